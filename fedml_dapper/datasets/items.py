@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
+from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
-from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
+from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved, tensors_of
 
 LOGGER = logging.getLogger(__name__)
 _WANTED = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
@@ -150,6 +151,8 @@ class Items(Samples):
 
     def _collated(self, places: Tensor) -> Batch:
         items = [self.sources[source].item(index) for source, index in places.tolist()]
+        if unread := _unread_in(items[0]):  # collating these may work, and takes torch seconds of preparation
+            raise self._unreadable(unread[0], items, places)
         try:
             batch = default_collate(items)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
@@ -164,6 +167,9 @@ class Items(Samples):
                 f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
                 f" arrays or numbers{_way_out(items[0])}"
             )
+        unread = next(filter(hindrance, (*tensors_of(inputs), targets)), None)
+        if unread is not None:
+            raise self._unreadable(unread, items, places)
         inputs = mapped(inputs, _at_most_float32)
         targets = _at_most_float32(targets)
         if not self.seen_whole:
@@ -185,6 +191,9 @@ class Items(Samples):
 
     def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
         """Return the error for ``items`` that make no batch, which names the first item unlike the one at the start."""
+        unread = next((tensor for item in items for tensor in _unread_in(item)), None)
+        if unread is not None:
+            return self._unreadable(unread, items, places)
         looks = [(input_form(item), _described(item)) for item in items]
         by_input = (number for number, (form, _) in enumerate(looks) if form != looks[0][0])
         by_target = (number for number, (_, look) in enumerate(looks) if look != looks[0][1])
@@ -198,6 +207,12 @@ class Items(Samples):
         return DataError(
             f"{name}: its items, {_described(items[0])}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}"
         )
+
+    def _unreadable(self, tensor: Tensor, items: Sequence[object], places: Tensor) -> DataError:
+        """Return the error for a ``tensor``, in ``items`` or made of them, whose values cannot be read."""
+        number = next((number for number, item in enumerate(items) if _unread_in(item)), 0)
+        name, index = self._place_of(places[number])
+        return DataError(say_unreadable(f"{name}: item {index}", tensor))
 
     def _moved(self, batch: Batch) -> Batch:
         return Batch(moved(batch.inputs, self.device), batch.targets.to(self.device))
@@ -232,6 +247,14 @@ def _form_of(part: object) -> object:
 def unlike(place: str, item: object, other: str, first: object) -> DataError:
     """Return the error for ``item`` at ``place``, which makes no batch with ``first``, found at ``other``."""
     return DataError(f"{place} is {_described(item)}, and {other} is {_described(first)}; {_WANTED}")
+
+
+def _unread_in(item: object) -> list[Tensor]:
+    """Tensors in an item whose values cannot be read."""
+    if isinstance(item, Mapping | list | tuple):
+        parts = item.values() if isinstance(item, Mapping) else item
+        return [tensor for part in parts for tensor in _unread_in(part)]
+    return [item] if isinstance(item, Tensor) and hindrance(item) else []
 
 
 def _at_most_float32(tensor: Tensor) -> Tensor:
