@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -121,12 +122,28 @@ class DataArgs(Section):
     horizontal_flip: bool | None = None
     """Random flips in training; the suite's own rule when absent (the public code flips digits too)."""
 
+    @field_validator("classes")
+    @classmethod
+    def _two_or_more_names(cls, classes: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        if isinstance(classes, tuple):
+            if len(classes) < 2:
+                raise ValueError(
+                    f"names {len(classes) or 'no'} class, and there have to be two or more; or leave it out"
+                )
+            twice = next((name for name, count in Counter(classes).items() if count > 1), None)
+            if twice is not None:
+                raise ValueError(f"names the class {twice!r:.60} twice; labels are told apart by the names of classes")
+            blank = next((name for name in classes if not name.strip() or not name.isprintable()), None)
+            if blank is not None:
+                raise ValueError(f"names a class {blank!r:.60}, which no table can show; call it something else")
+        return classes
+
     @field_validator("clients", mode="before")
     @classmethod
     def _names_alone(cls, entries: Any) -> Any:
         if not isinstance(entries, list | tuple):
             return entries
-        return [{"domain": entry} if isinstance(entry, str) else entry for entry in entries]
+        return [entry if isinstance(entry, Mapping | ClientArgs) else {"domain": entry} for entry in entries]
 
     @rule
     def _levels_of_all_or_none(self) -> Iterator[str]:

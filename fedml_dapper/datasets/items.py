@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.samples import Batch, Samples
-from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError, shortened
 from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved, tensors_of
 
 LOGGER = logging.getLogger(__name__)
@@ -151,8 +151,8 @@ class Items(Samples):
 
     def _collated(self, places: Tensor) -> Batch:
         items = [self.sources[source].item(index) for source, index in places.tolist()]
-        if unread := _unread_in(items[0]):  # collating these may work, and takes torch seconds of preparation
-            raise self._unreadable(unread[0], items, places)
+        if unreadable := _unread_in(items[0]):  # collating these may work, and takes torch seconds of preparation
+            raise self._unreadable(unreadable[0], items, places)
         try:
             batch = default_collate(items)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
@@ -163,9 +163,10 @@ class Items(Samples):
         inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
         if inputs is None or not isinstance(targets, Tensor):
             name, _ = self._place_of(places[0])
+            looks = shortened(_described(items[0]))
             raise DataError(
-                f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
-                f" arrays or numbers{_way_out(items[0])}"
+                f"{name}: its items are {looks}; an item has to be (input, target), both tensors, arrays or numbers"
+                f"{_way_out(items[0])}"
             )
         unread = next(filter(hindrance, (*tensors_of(inputs), targets)), None)
         if unread is not None:
@@ -203,10 +204,9 @@ class Items(Samples):
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
             return unlike(f"{name}: item {index}", items[differing], other, items[0])
-        reason = " ".join(str(error).split())
-        return DataError(
-            f"{name}: its items, {_described(items[0])}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}"
-        )
+        reason = shortened(" ".join(str(error).split()))
+        look = shortened(_described(items[0]))
+        return DataError(f"{name}: its items, {look}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}")
 
     def _unreadable(self, tensor: Tensor, items: Sequence[object], places: Tensor) -> DataError:
         """Return the error for a ``tensor``, in ``items`` or made of them, whose values cannot be read."""
@@ -246,7 +246,8 @@ def _form_of(part: object) -> object:
 
 def unlike(place: str, item: object, other: str, first: object) -> DataError:
     """Return the error for ``item`` at ``place``, which makes no batch with ``first``, found at ``other``."""
-    return DataError(f"{place} is {_described(item)}, and {other} is {_described(first)}; {_WANTED}")
+    found = shortened(_described(item))
+    return DataError(f"{place} is {found}, and {other} is {shortened(_described(first))}; {_WANTED}")
 
 
 def _unread_in(item: object) -> list[Tensor]:
