@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -138,6 +139,13 @@ def counted(mistakes: Sequence[str], where: str) -> str:
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(mistakes[:MAX_MISTAKES], start=1))
     cut = f", of which these are the first {MAX_MISTAKES}" if len(mistakes) > MAX_MISTAKES else ""
     return f"{where}: {len(mistakes)} mistakes{cut}: {shown}"
+
+
+def check_once(names: Sequence[str], where: str) -> None:
+    """Raise :class:`ConfigError`, whose message begins with ``where``, if one of the ``names`` stands there twice."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{where}: `{shortened(twice, _LONGEST_KEY)}` is there twice; give it once")
 
 
 def with_empty_sections(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.files.regular_file import in_place_of_file
 
 SCRATCH_PREFIX = ".unfinished-"
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error numbers of places that are not for this account to write to."""
+_START_AGAIN = "mend that, then start it again, a run with --resume"
 
 
 @contextmanager
@@ -97,9 +101,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(
-            f"cannot write {path.absolute()}: {reason}; mend that, then start it again, a run with --resume"
-        ) from error
+        remedy = "let this account write there, or name another place" if error.errno in _NO_ACCESS else _START_AGAIN
+        raise DataError(f"cannot write {path.absolute()}: {reason}; {remedy}") from error
 
 
 def _flush(path: Path) -> None:

@@ -46,7 +46,9 @@ def take(file: Path, seconds: float = 0.0) -> FileLock:
         raise HeldError(file, _holder(file)) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise DataError(f"cannot write into {file.parent.absolute()}: {error.strerror}") from error
+            raise DataError(
+                f"cannot write into {file.parent.absolute()}: {error.strerror}; mend that, or name another folder"
+            ) from error
         LOGGER.info("%s is on a file system without locks", file)
     return lock
 

@@ -161,6 +161,11 @@ def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path, make: Callable[[P
     assert list(tmp_path.iterdir()) == [place]
 
 
+def test_who_may_not_write_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot write .*: Permission denied; let this account write there, or name"):
+        _write_half(tmp_path / "file", PermissionError(errno.EACCES, "Permission denied"))
+
+
 def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").touch()
     with (

@@ -388,6 +388,10 @@ def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings:
     [
         (("--params", "epss"), "did you mean `eps`?"),
         (("--params", "eps", "--seeds", "one"), "--seeds one: expected whole numbers"),
+        (("--params", "eps", "--seeds", "1,"), "--seeds 1,: expected whole numbers"),
+        (("--params", "eps", "--seeds", "1,2,01"), "--seeds 1,2,01: `1` is there twice; give it once"),
+        (("--params", "eps", "--seeds", "4294967296"), "--seeds 4294967296: the largest seed is 4294967295"),
+        (("--params", "eps", "--seeds", "9" * 5000), "the largest seed is 4294967295"),
         (("--params", "eps", "--set", "validation_share=null"), "set data_args.validation_share"),
     ],
 )
