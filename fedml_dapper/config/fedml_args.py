@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from fedml_dapper.config.class_names import fault_of_names
 from fedml_dapper.config.limits import (
     MAX_BATCH,
     MAX_CLASSES,
@@ -130,12 +130,8 @@ class DataArgs(Section):
                 raise ValueError(
                     f"names {len(classes) or 'no'} class, and there have to be two or more; or leave it out"
                 )
-            twice = next((name for name, count in Counter(classes).items() if count > 1), None)
-            if twice is not None:
-                raise ValueError(f"names the class {twice!r:.60} twice; labels are told apart by the names of classes")
-            blank = next((name for name in classes if not name.strip() or not name.isprintable()), None)
-            if blank is not None:
-                raise ValueError(f"names a class {blank!r:.60}, which no table can show; call it something else")
+            if fault := fault_of_names(classes):
+                raise ValueError(f"names {fault}; call it something else")
         return classes
 
     @field_validator("clients", mode="before")

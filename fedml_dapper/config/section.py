@@ -24,6 +24,7 @@ from fedml_dapper.errors import ConfigError, shortened
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _LONGEST_KEY = 60
+_LONGEST_LIST = 1000
 MAX_MISTAKES = 30
 """Most mistakes that one message describes; of more it gives the number."""
 _RULES_ASIDE = "rules aside"
@@ -177,7 +178,7 @@ def did_you_mean(word: str, known: Iterable[str], understood: Iterable[str] = ()
     if not options:
         return "; none is known here"
     close = closest(word, [*options, *understood])
-    return f"; did you mean `{close}`?" if close else f"; known: {', '.join(options)}"
+    return f"; did you mean `{close}`?" if close else f"; known: {shortened(', '.join(options), _LONGEST_LIST)}"
 
 
 def closest(word: str, options: Sequence[str]) -> str | None:

@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
+from fedml_dapper.config.section import shown
 from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names, note_on_order
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike
+from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike, unread_in
 from fedml_dapper.datasets.own_samples import MERGING
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
@@ -85,7 +86,7 @@ def _called(load: Load, name: str, args: DataArgs) -> object:
     except DapperError:
         raise
     except USER_CODE_ERRORS as error:
-        raise DataError(f"{_KEY}: {name} fails: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise DataError(f"{_KEY}: {name} fails: {describe_user_error(error)}") from error
 
 
 def _check_names(name: str, returned: Mapping[Any, object]) -> None:
@@ -94,7 +95,7 @@ def _check_names(name: str, returned: Mapping[Any, object]) -> None:
     for given in returned:
         if isinstance(given, bool) or not isinstance(given, str | int | float | np.number):
             raise DataError(
-                f"{_KEY}: {name} calls a domain {given!r:.100} ({type(given).__name__}); a name is a text or a number"
+                f"{_KEY}: {name} calls a domain {shown(given)} ({type(given).__name__}); a name is a text or a number"
             )
         domain = str(given)
         if not domain.strip() or not domain.isprintable() or len(domain) > _LONGEST_NAME:
@@ -223,8 +224,8 @@ def _labels_of(source: Source, length: int) -> Tensor:
         first = item if index == 0 else first
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise DataError(f"{source.name}: item {index} is {_kind(item)}; an item has to be (input, target)")
-        if isinstance(item[1], Tensor) and hindrance(item[1]):
-            raise DataError(say_unreadable(f"{source.name}: item {index}", item[1]))
+        if unread := unread_in(item):
+            raise DataError(say_unreadable(f"{source.name}: item {index}", unread[0]))
         if input_form(item) != input_form(first):
             raise unlike(f"{source.name}: item {index}", item, "item 0", first)
         try:

@@ -125,6 +125,10 @@ def test_methods_that_need_classes_refuse_other_targets(tmp_path: Path, method: 
 
 
 GOOD = "TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)"
+STATED = (
+    "class Stated(Dataset):\n    def __init__(self, classes): self.classes = classes\n"
+    "    def __len__(self): return 8\n    def __getitem__(self, i): return torch.zeros(3), i % 2\n"
+)
 BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3), 0\n"
 
 
@@ -162,6 +166,30 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
         (f"def load(): return {{b'a': ({GOOD},) * 2}}", r"calls a domain b'a' \(bytes\); a name is a text or a number"),
         (f"def load(): return {{('a', 1): ({GOOD},) * 2}}", r"calls a domain \('a', 1\) \(tuple\); a name is a text"),
         (f"def load(): return {{None: ({GOOD},) * 2}}", r"calls a domain None \(NoneType\); a name is a text"),
+        (
+            "def load(): raise ValueError('very ' * 9999)",
+            r"load fails: ValueError: very .*very?.*\.\.\. \(my_data",
+        ),
+        (
+            f"def load(): return {{'a': ([([[0.0] * 9999] * 3, 0)] * 8, {GOOD})}}",
+            r"its items are \(\(\(float, .*\.\.\.; an",
+        ),
+        (
+            "x = []\nx.append(x)\ndef load(): return {'a': ([(x, 0)] * 8,) * 2}",
+            r"its items, \(\(\(list\)\), int\), make",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': (Stated(['cat'] * 2),) * 2}}",
+            "train: its `classes` name the class 'cat' twice",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': (Stated(['cat', 'd\\x1bg']),) * 2}}",
+            r"name a class 'd\\x1bg', which no table can show; mend them, or set data_args.classes",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': tuple(Stated([f'{{k}}{{i}}' for i in range(9999)]) for k in 'xy')}}",
+            r"classes differ: x0, x1, .*\.\.\. in my_data, domain a, train, y0, y1, ",
+        ),
         ("def load(): raise SystemExit", "load fails: SystemExit"),
         (
             "def load(): return {'a': ((torch.zeros(8, 3), torch.arange(8)),) * 2}",
@@ -187,6 +215,13 @@ def test_what_a_function_may_not_return(tmp_path: Path, body: str, message: str)
     with pytest.raises(DapperError, match=message) as caught:
         suite_of(tmp_path, body)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_names_that_are_bytes_are_not_read_as_text(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, f"{STATED}def load(): return {{'a': (Stated([b'cat', b'dog']),) * 2}}")
+    assert suite.classes == ("0", "1")
+    assert "its `classes`, a list, name no classes; a list has the name of class 0 first" in suite.notes[0]
 
 
 META, SPARSE = "is on the device meta, which keeps no values; make it on", r"is sparse; make it dense by"
