@@ -18,11 +18,8 @@ from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
 from fedml_dapper.federation.server import Server
 from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.files.locks import unlock_folder
-from fedml_dapper.files.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
-_MOST_DIGITS = 20
-"""Most bytes of a round's number in a file."""
 
 
 class RunFiles(RunObserver):
@@ -72,8 +69,8 @@ class RunFiles(RunObserver):
     def _opened_before(self) -> int:
         """Return the round whose secure sum was opened last."""
         try:
-            return int(read_regular(self._opened, _MOST_DIGITS))
-        except (OSError, ValueError) as error:
+            return int(self._opened.read_text())
+        except ValueError as error:
             raise DataError(
                 f"{self._opened} is damaged, and says no more which round's sum was opened last; so that none is opened"
                 " twice, begin anew in another folder"
