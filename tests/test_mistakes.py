@@ -162,6 +162,8 @@ TRUTH = "where a number is needed (YAML reads a bare yes, no, on or off as true 
             "dapper_args.fleet={round_s: 1, devices: 3}",
             "`devices` in dapper_args.fleet is 3: input should be a list or",
         ),
+        ("using_gpu=perhaps", "`using_gpu` in device_args is 'perhaps': input should be true or false"),
+        ("using_gpu=[1]", "`using_gpu` in device_args is [1]: input should be true or false"),
         ("ratios=3", "`ratios` in dapper_args.levels is 3: input should be a list"),
         ("output_dir=", "`output_dir` in dapper_args is empty; give it a value, or leave it out, which means its"),
         ("output_dir=3", "`output_dir` in dapper_args is 3: input should be the name of a file or folder"),

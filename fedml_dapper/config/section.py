@@ -29,6 +29,8 @@ MAX_MISTAKES = 30
 """Most mistakes that one message describes; of more it gives the number."""
 _RULES_ASIDE = "rules aside"
 _WORDS_FOR_KINDS = {
+    "a valid boolean, unable to interpret input": "true or false",
+    "a valid boolean": "true or false",
     "a valid tuple": "a list",
     "a valid dictionary": "a mapping",
     "Input is not a valid path for <class 'pathlib.Path'>": "Input should be the name of a file or folder",
