@@ -6,16 +6,23 @@ import re
 
 _LONGEST_QUOTE = 200
 _LONGEST_WORD = 400
+_LONGEST_LINE = 10_000
+"""Most letters of an error, far above those of many mistakes that are told at once."""
 _SHOWN = 100
 """Letters that are shown of words above ``_LONGEST_WORD``, as errors may quote values of any length."""
 USER_CODE_ERRORS = (Exception, SystemExit)
 """What users' code may raise: a script that calls ``sys.exit`` would end ours without a word."""
 
 
+def shortened(text: str, most: int = _LONGEST_QUOTE) -> str:
+    """Return ``text`` with dots in place of its end where it is longer than ``most`` letters."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def complaint(program: str, text: str) -> str:
     """Return the error message by which ``program`` ends, on one line."""
     shown = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_SHOWN]}...", text)
-    return f"{program}: {on_one_line(shown)}"
+    return f"{program}: {shortened(on_one_line(shown), _LONGEST_LINE)}"
 
 
 def on_one_line(text: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import Loaded, load_settings, load_with_notes
-from fedml_dapper.config.fedml_keys import MEANINGS, UNUSED, UNUSED_SECTIONS
+from fedml_dapper.config.fedml_keys import UNUSED, UNUSED_SECTIONS
+from fedml_dapper.config.fedml_meanings import MEANINGS
 from fedml_dapper.errors import ConfigError
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "fedml.md"
@@ -151,7 +152,7 @@ def test_an_optimizer_chooses_the_method_of_its_name(tmp_path: Path, optimizer: 
         ("enviroment_args: {bootstrap: x}", "unknown key `enviroment_args`"),
         (
             "data_args: {partition_metod: hetero}",
-            "unknown key `partition_metod` in data_args; did you mean `partition`",
+            "unknown key `partition_metod` in data_args; did you mean `partition_method`",
         ),
         ("dapper_args: {wandb_key: abc}", "unknown key `wandb_key` in dapper_args"),
         ("secure_aggregation_args: {enable_sa: true}", "leave `enable_sa` out: FedML adds up masked vectors"),

@@ -52,8 +52,8 @@ YAML: dict[str, tuple[str | bytes, str]] = {
     "a long text many times": (
         f"a: &a '{'x' * 300_000}'\nb: [{', '.join(['*a'] * 100)}]\n", "aliases make this more than 1048576 letters"
     ),
-    "5000 digits": ("train_args: {epochs: " + "9" * 5000 + "}", "not valid YAML"),
-    "a number of sixty": ("train_args: {epochs: " + "59:" * 3000 + "59}", "epochs"),
+    "5000 digits": ("train_args: {epochs: " + "9" * 5000 + "}", "has 5000 digits, and no setting takes so large"),
+    "a number of sixty": ("train_args: {epochs: " + "59:" * 3000 + "59}", "is a number in YAML, read to the base 60"),
     "a day that is none": ("train_args: {epochs: 2026-13-45}", "`2026-13-45` is no timestamp: month must be in 1"),
     "a yes that is none": ("train_args:\n  epochs: !!bool maybe", "line 2: `maybe` is no bool"),
     "a number without digits": ("train_args: {epochs: !!int ''}", "line 1: `` is no int"),
@@ -113,8 +113,12 @@ SETTINGS: dict[str, str] = {
     "epochs=[[[[": "not valid YAML",
     "max_change=.nan": "max_change",
     f"data_args.arguments={{samples: 0x{'f' * NAMES}}}": "`samples` is a number with more digits than any file",
-    f"params.moon={{mu: 1{':59' * NAMES}}}": "`moon` holds `mu`, which is a number with more digits than any file",
+    f"params.moon={{mu: 1{':59' * NAMES}}}": "is a number in YAML, read to the base 60",
     "epochs=!!bool maybe": "line 1: `maybe` is no bool",
+    f"data_args.classes=[[{', '.join(['wordy ' * 50] * 100)}]]": "`0` in data_args.classes is ['wordy",
+    f"train_args.{'x ' * NAMES}=1": "unknown key `x x",
+    f"{'x ' * NAMES}=1": "unknown key; one of the method's own",
+    "classes=[[[[[[1, 2, 3], [4]]]]]]": "`0` in data_args.classes is [[[[[",
 }
 OVERLONG = 300
 NOBODY = 65534

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -133,3 +134,77 @@ def test_a_quoted_name_neither_breaks_the_line_nor_steers_the_terminal(tmp_path:
     assert result.exit_code == 2
     [line] = result.stderr.splitlines()
     assert r"model_args.weights: no file a\nfedml-dapper: b\x1b[31m\u2028c.pt; looked in" in line
+
+
+QUOTES = "YAML reads a bare yes, no, on or off as true or false, so put the word in quotes"
+TRUTH = "where a number is needed (YAML reads a bare yes, no, on or off as true or false)"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("classes=cat", "`classes` in data_args is 'cat': input should be a whole number or a list"),
+        ("classes=1", "`classes` in data_args is 1: input should be greater than or equal to 2"),
+        ("classes=2.5", "`classes` in data_args is 2.5: input should be a valid integer, got a number with a"),
+        ("classes=[cat, null]", "`1` in data_args.classes is empty; give it a value"),
+        ("classes=[cat, 3]", "`1` in data_args.classes is 3: input should be a valid string; where a word is meant"),
+        ("classes=[cat, no]", f"`1` in data_args.classes is False: input should be a valid string; {QUOTES}"),
+        ("classes=yes", f"data_args.classes: is true, {TRUTH}"),
+        ("classes=[]", "data_args.classes: names no class, and there have to be two or more; or leave it out"),
+        ("classes=[cat]", "data_args.classes: names 1 class, and there have to be two or more"),
+        ("classes=[cat, dog, cat]", "data_args.classes: names the class 'cat' twice"),
+        ("classes=[cat, ' ']", "data_args.classes: names a class ' ', which no table can show"),
+        ("workers=autos", "`workers` in device_args is 'autos': input should be 'auto' or a whole number"),
+        ("workers=0", "`workers` in device_args is 0: input should be greater than or equal to 1"),
+        ("assignment=3", "`assignment` in dapper_args.levels is 3: input should be a list or a word"),
+        ("assignment=[1, 0]", "`1` in dapper_args.levels.assignment is 0: input should be greater than or equal to 1"),
+        (
+            "dapper_args.fleet={round_s: 1, devices: 3}",
+            "`devices` in dapper_args.fleet is 3: input should be a list or",
+        ),
+        ("using_gpu=perhaps", "`using_gpu` in device_args is 'perhaps': input should be true or false"),
+        ("using_gpu=[1]", "`using_gpu` in device_args is [1]: input should be true or false"),
+        ("ratios=3", "`ratios` in dapper_args.levels is 3: input should be a list"),
+        ("output_dir=", "`output_dir` in dapper_args is empty; give it a value, or leave it out, which means its"),
+        ("output_dir=3", "`output_dir` in dapper_args is 3: input should be the name of a file or folder"),
+        ("method=off", f"`method` in dapper_args is False: input should be a valid string; {QUOTES}"),
+        ("uplink=off", f"or 'int8'; {QUOTES}"),
+        (
+            "data_args.clients=[no]",
+            f"`domain` in data_args.clients.0 is False: input should be a valid string; {QUOTES}",
+        ),
+        ("dataset=2024-01-01", "input should be a valid string; where a word is meant, put it in quotes"),
+        ("epochs=yes", f"train_args.epochs: is true, {TRUTH}"),
+        ("ratios=[0, on]", f"dapper_args.levels.ratios: is true, {TRUTH}"),
+        ("method=!!binary ZmVkYXZn", "dapper_args.method: is b'fedavg', bytes where a word is needed"),
+        ("comm_round=1:30", "line 1: `1:30` is 90 in YAML, read to the base 60; write the number that you mean in"),
+        ("learning_rate=-1:30.5", "line 1: `-1:30.5` is -90.5 in YAML, read to the base 60"),
+        ("comm_round=0_10", "line 1: `010` is 8 in YAML, read to the base 8"),
+        (f"comm_round=0{'1' * 5000}", "is a number in YAML, read to the base 8"),
+        ("gamma=0", "--set gamma: unknown key; one of the method's own is written params.dapperfl.gamma"),
+        ("dapperfl.gamma=0", "unknown key; settings of a method are in params: write params.dapperfl.gamma"),
+        ("partition_metod=hetero", "--set partition_metod: unknown key; did you mean `partition_method`?"),
+        ("data_args.partition_metod=x", "unknown key `partition_metod` in data_args; did you mean `partition_method`?"),
+    ],
+)
+def test_one_mistake_is_told_once_in_the_words_of_a_file(override: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings([], [override])
+    assert told in str(caught.value)
+    assert "mistakes" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_what_merely_looks_like_that_is_taken() -> None:
+    overrides = ["classes=[cat, 'no']", "comm_round=007", "epochs=1_0", "random_seed=0x10", "partition_method=hetero"]
+    settings = load_settings([], [*overrides, "capture=off", "partition_alpha=0.5"])
+    assert settings.data_args.classes == ("cat", "no")
+    assert settings.data_args.partition == "dirichlet"
+    assert (settings.train_args.comm_round, settings.train_args.epochs, settings.common_args.random_seed) == (7, 10, 16)
+    assert settings.device_args.capture == "off"
+
+
+@pytest.mark.parametrize("key", [3, b"epochs", ("train_args", "epochs")])
+def test_a_program_calls_settings_by_words(key: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a setting is called by a word, e.g. train_args.comm_round"):
+        load_settings([], {key: 1})

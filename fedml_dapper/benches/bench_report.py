@@ -22,6 +22,7 @@ from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.evaluation.style import names_as_text
 from fedml_dapper.federation import REPORT_NAME
+from fedml_dapper.files.atomic import written_whole
 
 FIGURES_NAME = "figures"
 TABLES_NAME = "tables.csv"
@@ -62,7 +63,8 @@ def write_bench_report(folder: Path) -> Path:
     pictures = list(_pictures(results, tables)) if results.cells else []
     _save(folder / FIGURES_NAME, pictures)
     write_csv(folder / TABLES_NAME, tables)
-    (folder / SUMMARY_NAME).write_text(tables.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    with written_whole(folder / SUMMARY_NAME) as scratch:
+        scratch.write_text(tables.model_dump_json(indent=1) + "\n", encoding="utf-8")
     html = (
         environment("fedml_dapper.benches")
         .get_template("report.html")
@@ -186,8 +188,10 @@ def _save(folder: Path, pictures: list[Picture]) -> None:
     for picture in pictures:
         searchable = mpl.rc_context({"pdf.fonttype": 42})  # text that can be searched and edited
         with names_as_text(picture.figure), searchable:
-            picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI)
-            picture.figure.savefig(folder / f"{picture.name}.pdf", metadata={"CreationDate": None})
+            with written_whole(folder / f"{picture.name}.png") as scratch:
+                picture.figure.savefig(scratch, dpi=_PNG_DPI)
+            with written_whole(folder / f"{picture.name}.pdf") as scratch:
+                picture.figure.savefig(scratch, metadata={"CreationDate": None})
 
 
 def _analysis(path: Path) -> Markup | None:

@@ -17,7 +17,8 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.run_folder.ledger import count_rounds
-from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.files.atomic import explained, written_whole
+from fedml_dapper.files.regular_file import check_plain
 from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"
@@ -115,6 +116,8 @@ def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
     if not (folder / SETTINGS_NAME).exists():
         with written_whole(folder / SETTINGS_NAME) as scratch:
             scratch.write_text(cell.settings.as_yaml(), encoding="utf-8")
+    with explained(folder / LOG_NAME):
+        check_plain(folder / LOG_NAME)
     with (folder / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder)], stdout=log, stderr=subprocess.STDOUT

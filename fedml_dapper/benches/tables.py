@@ -15,6 +15,7 @@ from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, V
 from fedml_dapper.benches.statistics import Estimate, estimate, paired_difference
 from fedml_dapper.federation import LevelFootprint
 from fedml_dapper.federation.run_folder.records import DeviceFigures, Record
+from fedml_dapper.files.atomic import written_whole
 
 
 class Entry(Record):
@@ -188,7 +189,7 @@ def cost_base(tables: Tables, results: BenchResults) -> CostRow | None:
 
 def write_csv(path: Path, tables: Tables) -> None:
     """Write a line per table, variant and column: what was measured, what is published, the difference."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with written_whole(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
             [

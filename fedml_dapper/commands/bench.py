@@ -15,9 +15,9 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from fedml_dapper.benches.choices import Device, ProfileName
-from fedml_dapper.config import Precision, parse_override, parse_yaml
+from fedml_dapper.commands.options import read_seeds
+from fedml_dapper.config import Precision, parse_override
 from fedml_dapper.config.named_path import NamedPath
-from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.extras import need
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def bench(
     changes: dict[str, object] = {}
     for override in overrides:
         parse_override(changes, override)
-    chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
+    asked = None if seeds is None else read_seeds(seeds)
+    chosen = cells(declared, profile, seeds=asked, device=device, precision=precision, overrides=changes)
     if device == "cuda" and not report_only:
         check_gpu()
     store = output or Path("benches") / profile
@@ -148,12 +149,3 @@ class _Display:
         if not self._console.is_terminal and time.monotonic() - self._printed >= _LINE_EVERY_S:
             self._printed = time.monotonic()
             self._console.print(text, highlight=False, soft_wrap=True)
-
-
-def _numbers(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    values = parse_yaml(f"[{text}]", where="--seeds")
-    if not values or not all(isinstance(value, int) and value >= 0 for value in values):
-        raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2,3")
-    return list(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -15,6 +16,7 @@ from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.operations.credentials import read_credentials
 
 
@@ -49,7 +51,7 @@ def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | Non
     from fedml_dapper.fleet.calibration import calibrate as measure
     from fedml_dapper.fleet.calibration import with_line
 
-    if output.suffix != ".yaml" or output.exists() or not output.parent.is_dir():
+    if output.suffix != ".yaml" or os.path.lexists(output) or not output.parent.is_dir():
         raise ConfigError(f"--output {output}: give a new file that ends in .yaml, in a folder that is there")
     settings = load_settings(configs, overrides)
     if settings.device_args.threads is not None:
@@ -62,7 +64,8 @@ def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | Non
     if line is not None:
         profile = with_line(profile, *line)
     values = profile.model_dump(mode="json", exclude_none=True)
-    output.write_text(f"# Measured by fedml-dapper calibrate.\n{yaml.safe_dump(values, sort_keys=False)}", "utf-8")
+    with written_whole(output) as scratch:
+        scratch.write_text(f"# Measured by fedml-dapper calibrate.\n{yaml.safe_dump(values, sort_keys=False)}", "utf-8")
     [speed] = profile.speeds
     for point in speed.ms_per_sample or ():
         click.echo(f"{point.mmacs:10.1f} MMACs a sample: {point.ms:8.3f} ms, {point.mmacs / point.ms:.1f} GMAC/s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ NUMBERS = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), 
 @click.option("--yes", is_flag=True, help="Ask nothing: what is not given has its default.")
 def init(file: Path, yes: bool, **given: Any) -> None:
     """Write FILE, a commented experiment for data and a network of your own. Asks five questions, or takes flags."""
-    if file.exists():
+    if os.path.lexists(file):
         raise ConfigError(f"{file} is there already; name another file")
     if not file.parent.is_dir():
         raise ConfigError(f"no folder {file.parent}; make it, or name another file")

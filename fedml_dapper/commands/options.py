@@ -8,7 +8,9 @@ from typing import get_args
 
 import click
 
-from fedml_dapper.config import experiment_file
+from fedml_dapper.config import check_once, experiment_file
+from fedml_dapper.config.limits import MAX_SEED
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.log import LogFormat
 
 resume_option = click.option(
@@ -41,3 +43,19 @@ def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, 
         if place != file:
             click.echo(f"{file}: no such file here, taking the shipped one:\n{place}", err=True)
     return found
+
+
+def read_seeds(text: str) -> list[int]:
+    """Read comma-separated seeds.
+
+    Raises:
+        ConfigError: One is no whole number, too large, or there twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2")
+    digits = [part.lstrip("0") or "0" for part in parts]
+    if any(len(part) > len(str(MAX_SEED)) or int(part) > MAX_SEED for part in digits):
+        raise ConfigError(f"--seeds {text}: the largest seed is {MAX_SEED}")
+    check_once(digits, f"--seeds {text}")
+    return [int(part) for part in digits]

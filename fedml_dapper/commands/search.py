@@ -10,10 +10,9 @@ from typing import get_args
 import click
 from rich.console import Console
 
-from fedml_dapper.commands.options import shipped_where_missing
+from fedml_dapper.commands.options import read_seeds, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.config.named_path import NamedPath
-from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.extras import need
 from fedml_dapper.process.interruption import INTERRUPTED, reraising_interruption
 from fedml_dapper.search.choices import SamplerName
@@ -82,7 +81,7 @@ def search(
         [name for name in names.split(",") if name],
         ranges,
     )
-    plan = plan_search(experiment, space, _seeds(seeds), sampler, prune)
+    plan = plan_search(experiment, space, sorted(read_seeds(seeds)) if seeds else (), sampler, prune)
     try:
         with reraising_interruption(), SearchProgress(Console(stderr=True), plan, trials) as progress:
             record = run_search(plan, folder, trials, [progress])
@@ -92,10 +91,3 @@ def search(
     if len(record.trials) < trials:
         console.print(f"Every combination in these ranges was tried: {count(record.trials, 'trial')}.")
     show_best(record, folder, console)
-
-
-def _seeds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2")
-    return sorted({int(part) for part in parts})

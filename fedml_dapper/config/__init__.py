@@ -56,7 +56,7 @@ from fedml_dapper.config.references import (
 )
 from fedml_dapper.config.renamed import present_name, with_former_names, with_present_names
 from fedml_dapper.config.rules import rule
-from fedml_dapper.config.section import Section, check, counted, did_you_mean
+from fedml_dapper.config.section import Section, check, check_once, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloArgs
@@ -103,6 +103,7 @@ __all__ = [
     "ValidationArgs",
     "check",
     "check_letters",
+    "check_once",
     "counted",
     "did_you_mean",
     "digest_of",

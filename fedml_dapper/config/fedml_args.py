@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from fedml_dapper.config.class_names import fault_of_names
 from fedml_dapper.config.limits import (
     MAX_BATCH,
     MAX_CLASSES,
@@ -119,12 +120,24 @@ class DataArgs(Section):
     horizontal_flip: bool | None = None
     """Random flips in training; the suite's own rule when absent (the public code flips digits too)."""
 
+    @field_validator("classes")
+    @classmethod
+    def _two_or_more_names(cls, classes: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        if isinstance(classes, tuple):
+            if len(classes) < 2:
+                raise ValueError(
+                    f"names {len(classes) or 'no'} class, and there have to be two or more; or leave it out"
+                )
+            if fault := fault_of_names(classes):
+                raise ValueError(f"names {fault}; call it something else")
+        return classes
+
     @field_validator("clients", mode="before")
     @classmethod
     def _names_alone(cls, entries: Any) -> Any:
         if not isinstance(entries, list | tuple):
             return entries
-        return [{"domain": entry} if isinstance(entry, str) else entry for entry in entries]
+        return [entry if isinstance(entry, Mapping | ClientArgs) else {"domain": entry} for entry in entries]
 
     @rule
     def _levels_of_all_or_none(self) -> Iterator[str]:

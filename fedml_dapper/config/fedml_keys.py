@@ -3,7 +3,7 @@
 FedML copies all sections of a file into one namespace and accepts any key. Files written for it hold keys that have
 another name or section here, and keys for what this package does not do. The former are moved to their place, the
 latter are named once. Any other unknown key stays a mistake, and so does one that would make a run differ from what its
-file says. :data:`MEANINGS` is the list (docs/reference/fedml.md shows it).
+file says. :data:`fedml_dapper.config.fedml_meanings.MEANINGS` is the list.
 """
 
 from __future__ import annotations
@@ -80,26 +80,6 @@ UNUSED_SECTIONS = {
     "feddyn_args": "`feddyn_alpha` in it is `dapper_args.params.feddyn.alpha`",
 }
 """FedML's sections for what this package does in another way, or not at all."""
-
-MEANINGS = {
-    "common_args.using_mlops": "`tracking_args.using_mlops`",
-    "common_args.scenario": "`horizontal`: one process a silo. `hierarchical` is refused",
-    "common_args.training_type": "`simulation`, `cross_silo`, and `cross_device` for devices that run Python",
-    "data_args.dataset": "a suite of ours, or, where the program passes data, what its loader goes by",
-    "data_args.data_cache_dir": "root of the data, or, where the program passes data, what its loader goes by",
-    "data_args.partition_method": "`hetero`: `partition: dirichlet`. `homo` is for a program's own loader",
-    "data_args.partition_alpha": "`dirichlet_alpha`",
-    "model_args.model": "a network of ours, or, where the program passes one, what made it",
-    "train_args.federated_optimizer": "the method of this name, unless `dapper_args.method` names one",
-    "train_args.client_id_list": "clients are ranks 1 to `client_num_in_total`; ids of FedML's platform are not used",
-    "train_args.client_optimizer": "`sgd`, `adam`, `adamw`, in small letters or capitals",
-    "train_args.lr, wd": "`learning_rate`, `weight_decay`, which FedML's trainers read",
-    "train_args.fedprox_mu": "`dapper_args.params.fedprox.mu`",
-    "train_args.feddyn_alpha": "`dapper_args.params.feddyn.alpha`",
-    "train_args.ml_engine": "`torch`; others are refused",
-    "device_args.worker_num": "across silos `client_num_in_total`, as each client is a process; under MPI `mpiexec -n`",
-}
-"""Meanings of FedML's other keys here, by their place in FedML's files."""
 
 _WITHOUT_A_METHOD = {
     "SA": FEDML_PROTECTIONS["enable_secagg"],

@@ -68,7 +68,7 @@ def load_with_notes(
     if len(mistakes) == len(misplaced) == 1:
         raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
-        raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found)))
+        raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found) or "settings"))
     return Loaded(settings, tuple(translation.notes), merged)
 
 

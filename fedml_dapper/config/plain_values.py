@@ -31,7 +31,7 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
 def _problem(value: object) -> str:
     """Return why no file can hold ``value``, and what to do, as the end of a sentence; empty where one can."""
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return "is a number with more digits than any file can hold; write it as a word, of which int() makes it"
+        return "is a number with more digits than any file can hold; let your code make it of what is shorter"
     if value is None or isinstance(value, bool | int | str | PurePath):  # of a path the file holds the words
         return ""
     if isinstance(value, float):

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from fedml_dapper.config.alternatives import one_for_each_setting, parts_of
+from fedml_dapper.config.fedml_meanings import fedml_paths
 from fedml_dapper.config.keys import is_section, with_keys
 from fedml_dapper.config.paths import expanded
 from fedml_dapper.config.renamed import present_name
 from fedml_dapper.config.rules import BrokenRulesError, Place, broken_rules
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, shortened
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_LONGEST_KEY = 60
+_LONGEST_LIST = 1000
 MAX_MISTAKES = 30
 """Most mistakes that one message describes; of more it gives the number."""
 _RULES_ASIDE = "rules aside"
+_WORDS_FOR_KINDS = {
+    "a valid boolean, unable to interpret input": "true or false",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid dictionary": "a mapping",
+    "Input is not a valid path for <class 'pathlib.Path'>": "Input should be the name of a file or folder",
+}
+"""Pydantic's words for kinds of values, and those of people who write YAML."""
+_BOOLEANS = "YAML reads a bare yes, no, on or off as true or false"
 
 
 class Section(BaseModel):
@@ -42,6 +57,20 @@ class Section(BaseModel):
         annotation = cls.model_fields[str(info.field_name)].annotation
         if value == "" and Path in (annotation, *get_args(annotation)):
             raise ValueError("the name of a file or folder is empty; for the working directory, give .")
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _nothing_in_disguise(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse truth where a number is wanted, and bytes where a word is, which pydantic would take for these."""
+        kinds = set(parts_of(cls.model_fields[str(info.field_name)].annotation))
+        several = isinstance(value, list | tuple)
+        for one in value if several else [value]:
+            words = several and str in kinds
+            if isinstance(one, bool) and kinds & {int, float} and not kinds & {bool, Any} and not words:
+                raise ValueError(f"is {str(one).lower()}, where a number is needed ({_BOOLEANS})")
+            if isinstance(one, bytes | bytearray) and Any not in kinds:
+                raise ValueError(f"is {shown(one)}, bytes where a word is needed; decode() makes one of them")
         return value
 
     @field_validator("*", mode="after")
@@ -80,7 +109,7 @@ class Judged(Generic[SectionT]):
             self.sound = model.model_validate(dict(values))
         except ValidationError as error:
             found = error.errors(include_url=False)
-            single = [mistake for mistake in found if not _is_of_rules(mistake)]
+            single = one_for_each_setting(model, [mistake for mistake in found if not _is_of_rules(mistake)])
             explained = single[:MAX_MISTAKES]  # of the others, their number
             listed: set[str] = set()
             self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in explained]
@@ -115,6 +144,13 @@ def counted(mistakes: Sequence[str], where: str) -> str:
     return f"{where}: {len(mistakes)} mistakes{cut}: {shown}"
 
 
+def check_once(names: Sequence[str], where: str) -> None:
+    """Raise :class:`ConfigError`, whose message begins with ``where``, if one of the ``names`` stands there twice."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{where}: `{shortened(twice, _LONGEST_KEY)}` is there twice; give it once")
+
+
 def with_empty_sections(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` in which an empty section, which YAML reads as null, is an empty mapping."""
     filled = dict(values)
@@ -135,16 +171,19 @@ def _with_empty_ones(kind: Any, value: Any) -> Any:
     return value
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean `x`?`` when something close is known, else the list of all that is known."""
+def did_you_mean(word: str, known: Iterable[str], understood: Iterable[str] = ()) -> str:
+    """Return ``; did you mean `x`?`` when something close is known, else the list of all that is known.
+
+    ``understood`` are further names that may be close, and are in no list.
+    """
     options = sorted(set(known))
     if not options:
         return "; none is known here"
-    close = _closest(word, options)
-    return f"; did you mean `{close}`?" if close else f"; known: {', '.join(options)}"
+    close = closest(word, [*options, *understood])
+    return f"; did you mean `{close}`?" if close else f"; known: {shortened(', '.join(options), _LONGEST_LIST)}"
 
 
-def _closest(word: str, options: Sequence[str]) -> str | None:
+def closest(word: str, options: Sequence[str]) -> str | None:
     in_small_letters = {option.lower(): option for option in options}
     close = difflib.get_close_matches(word.lower(), in_small_letters, n=1, cutoff=0.6)
     return in_small_letters[close[0]] if close else None
@@ -158,24 +197,46 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: s
     match mistake["type"]:
         case "extra_forbidden":
             known = _keys_at(model, parents)
+            of_fedml = [name for section, name in fedml_paths() if section == place]
+            quoted = f"{last:.{_LONGEST_KEY}}"
             if (present := present_name(f"{place}.{last}")) != f"{place}.{last}":
                 return f"unknown key `{last}`{inside}: the former name of `{present}`, which is there too; keep that"
-            if place in listed and _closest(last, known) is None:
-                return f"unknown key `{last}`{inside}"
-            listed |= set() if _closest(last, known) else {place}
-            return f"unknown key `{last}`{inside}{did_you_mean(last, known)}"
+            if place in listed and closest(last, [*known, *of_fedml]) is None:
+                return f"unknown key `{quoted}`{inside}"
+            listed |= set() if closest(last, known) else {place}
+            return f"unknown key `{quoted}`{inside}{did_you_mean(last, known, of_fedml)}"
         case "missing":
             return f"missing key `{last}`{inside}"
         case "value_error":
             where = ".".join(step for step in (place, last) if step)
             return f"{where}: {mistake['ctx']['error']}" if where else str(mistake["ctx"]["error"])
-    return f"`{last}`{inside} is {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+    return f"`{last:.{_LONGEST_KEY}}`{inside} {_misfit(mistake)}"
+
+
+def _misfit(mistake: ErrorDetails) -> str:
+    """Say what is wrong with a value, in words that follow its place."""
+    if mistake["input"] is None:
+        return "is empty; give it a value, or leave it out, which means its default"
+    wrong = mistake["msg"]
+    for theirs, ours in _WORDS_FOR_KINDS.items():
+        wrong = wrong.replace(theirs, ours)
+    return f"is {shown(mistake['input'])}: {wrong[0].lower()}{wrong[1:]}{_quoting(mistake)}"
+
+
+def _quoting(mistake: ErrorDetails) -> str:
+    """Advice on a word that YAML takes for something else, after a semicolon; empty where it does not."""
+    value = mistake["input"]
+    if isinstance(value, bool) and mistake["type"] in ("string_type", "literal_error", "no_kind"):
+        return f"; {_BOOLEANS}, so put the word in quotes"
+    if isinstance(value, int | float | date) and mistake["type"] == "string_type":
+        return "; where a word is meant, put it in quotes"
+    return ""
 
 
 def shown(value: object) -> str:
     """Quote a value in an error, shortened."""
     try:
-        return _SHORT.repr(value)
+        return shortened(_SHORT.repr(value))
     except ValueError:  # Python refuses to print numbers of more than 4300 digits
         return "a very large number"
 
@@ -227,7 +288,7 @@ def _places_spoilt(model: type[BaseModel], values: Mapping[str, Any], mistake: E
     *parents, last = place
     for step in parents:
         values = values[step]
-    close = _closest(last, _keys_at(model, parents))
+    close = closest(last, _keys_at(model, parents))
     if close is not None and close not in values:
         yield (*parents, close)
 

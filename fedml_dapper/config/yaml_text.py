@@ -6,11 +6,12 @@ value that contains itself.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, shortened
 
 MAX_LETTERS = 1 << 20
 """Most letters of a file."""
@@ -18,6 +19,12 @@ MAX_DEPTH = 40
 """Most lists and sections within each other."""
 MAX_VALUES = 100_000
 """Most values, with aliases written out, which together may have no more letters than a file."""
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OCTAL = re.compile(r"[-+]?0[0-7]+")
+_MOST_DIGITS = 4300
+"""Most digits of a number that Python reads."""
+_MOST_SHOWN = 20
+"""Most digits of a number that an error quotes in full."""
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -96,6 +103,7 @@ class _Check:
         if isinstance(node, yaml.SequenceNode):
             return list(node.value)
         self._check_text(node)
+        self._check_number(node)
         return []
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
@@ -107,11 +115,47 @@ class _Check:
                     raise ConfigError(f"{self._where}: `{key.value:.60}` stands twice, in {both}; keep one")
                 lines[key.value] = _line(key)
 
+    def _check_number(self, node: yaml.Node) -> None:
+        """Refuse what YAML reads as another number than people do, or not at all."""
+        text = str(node.value).replace("_", "")
+        if node.tag not in _NUMBERS:
+            return
+        if base := _unusual_base(text):
+            value = _value_of(text, base) if len(text) <= _MOST_SHOWN else "a number"
+            raise ConfigError(
+                f"{self._where}: {_line(node)}: `{shortened(text, _MOST_SHOWN)}` is {value} in YAML, read to the base"
+                f" {base}; write the number that you mean in decimal, or put a word in quotes"
+            )
+        if len(text) > _MOST_DIGITS and text.lstrip("+-").isdecimal():
+            raise ConfigError(
+                f"{self._where}: {_line(node)}: `{shortened(text, _MOST_SHOWN)}` has {len(text)} digits, and no setting"
+                " takes so large a number; where a word is meant, put it in quotes"
+            )
+
     def _check_text(self, node: yaml.Node) -> None:
         try:
             str(node.value).encode()
         except UnicodeEncodeError as error:
             raise ConfigError(f"{self._where}: {_line(node)}: a text with half a character (a surrogate)") from error
+
+
+def _unusual_base(text: str) -> int:
+    """The base to which YAML reads a number that looks like one of another; 0 where it reads it as people do."""
+    if ":" in text:
+        return 60
+    if not _OCTAL.fullmatch(text) or (len(text) <= _MOST_SHOWN and int(text) == int(text, 8)):
+        return 0
+    return 8
+
+
+def _value_of(text: str, base: int) -> str:
+    """What YAML makes of a short number to the base 8 or 60."""
+    if base == 8:
+        return str(int(text, 8))
+    value = 0.0
+    for part in text.lstrip("+-").split(":"):
+        value = 60 * value + float(part)
+    return f"{-value if text.startswith('-') else value:g}"
 
 
 def _line(node: yaml.Node) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from fedml_dapper.config.class_names import fault_of_names
 from fedml_dapper.datasets.class_numbers import count_classes
 from fedml_dapper.datasets.items import Items
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import DataError, shortened
 
 _MOST_NAMED = 5
 
@@ -66,8 +67,8 @@ def note_on_order(parts: Sequence[Items], asked: Sequence[str]) -> str | None:
                 continue
             if names is not None and names != tuple(asked) and set(names) == set(asked):
                 return (
-                    f"{source.name}: its `classes` are {', '.join(names)}, and data_args.classes has the same in"
-                    f" another order, {', '.join(asked)}; targets are numbers, so leave the setting out unless it is"
+                    f"{source.name}: its `classes` are {_listed(names)}, and data_args.classes has the same in"
+                    f" another order, {_listed(asked)}; targets are numbers, so leave the setting out unless it is"
                     " right"
                 )
     return None
@@ -94,15 +95,16 @@ def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | Non
 
 
 def _stated_by_all(where: str, parts: Sequence[Items]) -> tuple[str, ...] | None:
-    found = {
-        source.name: names
-        for one in parts
-        for source in one.sources
-        if (names := _names(source.stated("classes"))) is not None
-    }
+    found = dict[str, tuple[str, ...]]()
+    for source in (source for one in parts for source in one.sources):
+        names = _names(source.stated("classes"))
+        if names is not None:
+            if fault := fault_of_names(names):
+                raise DataError(f"{source.name}: its `classes` name {fault}; mend them, or set data_args.classes")
+            found[source.name] = names
     if len(set(found.values())) > 1:
         (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])
-        raise DataError(f"{where}: classes differ: {', '.join(ones)} in {first}, {', '.join(others)} in {second}")
+        raise DataError(f"{where}: classes differ: {_listed(ones)} in {first}, {_listed(others)} in {second}")
     return next(iter(found.values()), None)
 
 
@@ -112,7 +114,13 @@ def _names(stated: object) -> tuple[str, ...] | None:
         stated = stated.tolist()
     elif isinstance(stated, Mapping):
         stated = _by_label(stated)
-    return tuple(str(one) for one in stated) if isinstance(stated, list | tuple) and stated else None
+    if not isinstance(stated, list | tuple) or not stated or any(isinstance(one, bytes) for one in stated):
+        return None
+    return tuple(map(str, stated))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return shortened(", ".join(names))
 
 
 def _by_label(stated: Mapping[object, object]) -> list[object] | None:

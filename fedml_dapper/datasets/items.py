@@ -17,12 +17,17 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
+from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.samples import Batch, Samples
-from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
-from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError, shortened
+from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved, tensors_of
 
 LOGGER = logging.getLogger(__name__)
 _WANTED = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
+_DEPTH = 3
+"""How deep tensors may lie in an item, ``({name: tensor}, target)``, and one more."""
+_LONGEST_MESSAGE = 400
+"""Most letters of an error of the user's code that are shown."""
 
 
 class MapStyle(Protocol):
@@ -150,6 +155,8 @@ class Items(Samples):
 
     def _collated(self, places: Tensor) -> Batch:
         items = [self.sources[source].item(index) for source, index in places.tolist()]
+        if unreadable := unread_in(items[0]):  # collating these may work, and takes torch seconds of preparation
+            raise self._unreadable(unreadable[0], items, places)
         try:
             batch = default_collate(items)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
@@ -160,10 +167,14 @@ class Items(Samples):
         inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
         if inputs is None or not isinstance(targets, Tensor):
             name, _ = self._place_of(places[0])
+            looks = shortened(_described(items[0]))
             raise DataError(
-                f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
-                f" arrays or numbers{_way_out(items[0])}"
+                f"{name}: its items are {looks}; an item has to be (input, target), both tensors, arrays or numbers"
+                f"{_way_out(items[0])}"
             )
+        unread = next(filter(hindrance, (*tensors_of(inputs), targets)), None)
+        if unread is not None:
+            raise self._unreadable(unread, items, places)
         inputs = mapped(inputs, _at_most_float32)
         targets = _at_most_float32(targets)
         if not self.seen_whole:
@@ -185,6 +196,9 @@ class Items(Samples):
 
     def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
         """Return the error for ``items`` that make no batch, which names the first item unlike the one at the start."""
+        unread = next((tensor for item in items for tensor in unread_in(item)), None)
+        if unread is not None:
+            return self._unreadable(unread, items, places)
         looks = [(input_form(item), _described(item)) for item in items]
         by_input = (number for number, (form, _) in enumerate(looks) if form != looks[0][0])
         by_target = (number for number, (_, look) in enumerate(looks) if look != looks[0][1])
@@ -194,10 +208,15 @@ class Items(Samples):
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
             return unlike(f"{name}: item {index}", items[differing], other, items[0])
-        reason = " ".join(str(error).split())
-        return DataError(
-            f"{name}: its items, {_described(items[0])}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}"
-        )
+        reason = shortened(" ".join(str(error).split()))
+        look = shortened(_described(items[0]))
+        return DataError(f"{name}: its items, {look}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}")
+
+    def _unreadable(self, tensor: Tensor, items: Sequence[object], places: Tensor) -> DataError:
+        """Return the error for a ``tensor``, in ``items`` or made of them, whose values cannot be read."""
+        number = next((number for number, item in enumerate(items) if unread_in(item)), 0)
+        name, index = self._place_of(places[number])
+        return DataError(say_unreadable(f"{name}: item {index}", tensor))
 
     def _moved(self, batch: Batch) -> Batch:
         return Batch(moved(batch.inputs, self.device), batch.targets.to(self.device))
@@ -219,11 +238,11 @@ def input_form(item: object) -> object:
     return _form_of(item[0]) if isinstance(item, list | tuple) and item else None
 
 
-def _form_of(part: object) -> object:
-    if isinstance(part, Mapping):
-        return frozenset((name, _form_of(value)) for name, value in part.items())
-    if isinstance(part, list | tuple):
-        return tuple(_form_of(value) for value in part)
+def _form_of(part: object, depth: int = _DEPTH) -> object:
+    if isinstance(part, Mapping) and depth:
+        return frozenset((name, _form_of(value, depth - 1)) for name, value in part.items())
+    if isinstance(part, list | tuple) and depth:
+        return tuple(_form_of(value, depth - 1) for value in part)
     if isinstance(part, Tensor | np.ndarray):
         return str(part.dtype).removeprefix("torch.").replace("float64", "float32"), tuple(part.shape)
     return None
@@ -231,18 +250,28 @@ def _form_of(part: object) -> object:
 
 def unlike(place: str, item: object, other: str, first: object) -> DataError:
     """Return the error for ``item`` at ``place``, which makes no batch with ``first``, found at ``other``."""
-    return DataError(f"{place} is {_described(item)}, and {other} is {_described(first)}; {_WANTED}")
+    found = shortened(_described(item))
+    return DataError(f"{place} is {found}, and {other} is {shortened(_described(first))}; {_WANTED}")
+
+
+def unread_in(item: object, depth: int = _DEPTH) -> list[Tensor]:
+    """Tensors in an item whose values cannot be read, as far as tensors may lie in it."""
+    if isinstance(item, Mapping | list | tuple):
+        parts = item.values() if isinstance(item, Mapping) else item
+        return [tensor for part in parts for tensor in unread_in(part, depth - 1)] if depth else []
+    return [item] if isinstance(item, Tensor) and hindrance(item) else []
 
 
 def _at_most_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.float64 else at_least_two_bytes(tensor)
 
 
-def _described(item: object) -> str:
-    if isinstance(item, Mapping):
-        return f"{{{', '.join(f'{name}: {_described(part)}' for name, part in item.items())}}}"
-    if isinstance(item, list | tuple):
-        return f"({', '.join(_described(part) for part in item)})"
+def _described(item: object, depth: int = _DEPTH) -> str:
+    """Describe an item by kinds, dtypes and shapes, and what lies deeper in it than ``depth`` as a list or dict."""
+    if isinstance(item, Mapping) and depth:
+        return f"{{{', '.join(f'{name}: {_described(part, depth - 1)}' for name, part in item.items())}}}"
+    if isinstance(item, list | tuple) and depth:
+        return f"({', '.join(_described(part, depth - 1) for part in item)})"
     if isinstance(item, Tensor | np.ndarray):
         return f"{type(item).__name__} {str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
     return type(item).__name__
@@ -277,7 +306,7 @@ def describe_user_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
     frame = (own or frames)[-1]
-    summary = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    summary = shortened(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_MESSAGE).removesuffix(":")
     return f"{summary} ({Path(frame.filename).name}, line {frame.lineno})"
 
 

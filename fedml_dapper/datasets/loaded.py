@@ -20,6 +20,7 @@ from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
 from fedml_dapper.datasets.class_numbers import check_count
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
+from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.samples import Batch
 from fedml_dapper.errors import DataError
 from fedml_dapper.inputs import as_inputs, moved, rows, tensors_of
@@ -246,6 +247,9 @@ def _batch(given: Any, owner: str) -> Batch:
     targets = _one_tensor(given[1], f"{owner}: targets of a batch")
     if inputs is None:
         inputs = _one_tensor(given[0], f"{owner}: inputs of a batch")
+    unread = next(filter(hindrance, (*tensors_of(inputs), targets)), None)
+    if unread is not None:
+        raise DataError(say_unreadable(f"{owner}: a batch", unread))
     if not all(part.dim() for part in (*tensors_of(inputs), targets)):
         raise DataError(
             f"{owner}: a single sample where a batch belongs, whose inputs and targets have a row a sample; give the"

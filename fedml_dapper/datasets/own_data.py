@@ -20,11 +20,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
+from fedml_dapper.config.section import shown
 from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names, note_on_order
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike
+from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike, unread_in
 from fedml_dapper.datasets.own_samples import MERGING
+from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
@@ -84,13 +86,18 @@ def _called(load: Load, name: str, args: DataArgs) -> object:
     except DapperError:
         raise
     except USER_CODE_ERRORS as error:
-        raise DataError(f"{_KEY}: {name} fails: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise DataError(f"{_KEY}: {name} fails: {describe_user_error(error)}") from error
 
 
 def _check_names(name: str, returned: Mapping[Any, object]) -> None:
-    """Raise :class:`DataError` where a domain's name is empty, too long, unprintable, or another one's as well."""
+    """Raise :class:`DataError` where a domain's name is no text or number, not fit to be shown, or taken."""
     known = set[str]()
-    for domain in map(str, returned):
+    for given in returned:
+        if isinstance(given, bool) or not isinstance(given, str | int | float | np.number):
+            raise DataError(
+                f"{_KEY}: {name} calls a domain {shown(given)} ({type(given).__name__}); a name is a text or a number"
+            )
+        domain = str(given)
         if not domain.strip() or not domain.isprintable() or len(domain) > _LONGEST_NAME:
             raise DataError(
                 f"{_KEY}: {name} calls a domain {domain[:_LONGEST_NAME]!r}; a name has 1 to {_LONGEST_NAME} letters"
@@ -129,14 +136,14 @@ def _inputs_in_memory(source: object) -> Tensor | None:
         return None if whole is None else _part(whole, source)
     if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # a subclass may return other items
         return None
-    return source.tensors[0] if len(source.tensors) == 2 else None
+    return source.tensors[0] if len(source.tensors) == 2 and not hindrance(source.tensors[0]) else None
 
 
 def _part(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
-    """The rows of ``whole`` that ``subset`` takes; None where an index is out of range, as fetching it tells which."""
+    """The rows of ``whole`` that ``subset`` takes; None where an index is none of these, as fetching it tells which."""
     try:
         return whole[torch.as_tensor(subset.indices)]
-    except IndexError:
+    except (IndexError, TypeError, ValueError, RuntimeError):
         return None
 
 
@@ -217,11 +224,13 @@ def _labels_of(source: Source, length: int) -> Tensor:
         first = item if index == 0 else first
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise DataError(f"{source.name}: item {index} is {_kind(item)}; an item has to be (input, target)")
+        if unread := unread_in(item):
+            raise DataError(say_unreadable(f"{source.name}: item {index}", unread[0]))
         if input_form(item) != input_form(first):
             raise unlike(f"{source.name}: item {index}", item, "item 0", first)
         try:
             labels.append(operator.index(cast(Any, item[1])))
-        except TypeError as error:
+        except USER_CODE_ERRORS as error:
             raise DataError(
                 f"{source.name}: item {index} has the target {item[1]!s:.40} ({type(item[1]).__name__}), and item 0"
                 " a class; a class is one whole number from 0 on"
@@ -243,13 +252,16 @@ def _stated_labels(source: Source, length: int) -> Tensor | None:
         whole = _stated_labels(Source(source.name, cast(MapStyle, dataset.dataset)), -1)
         return None if whole is None else _part(whole, dataset)
     if isinstance(dataset, TensorDataset):
-        return dataset.tensors[1].to(torch.int64) if len(dataset.tensors) == 2 else None
+        readable = len(dataset.tensors) == 2 and not hindrance(dataset.tensors[1])
+        return dataset.tensors[1].to(torch.int64) if readable else None
     stated = next((value for value in map(source.stated, ("targets", "labels")) if value is not None), None)
     if not isinstance(stated, list | tuple | np.ndarray | Tensor):
         return None
     try:
         labels = torch.as_tensor(stated)
     except (TypeError, ValueError, RuntimeError):  # words, lists of lists, beyond what int64 holds
+        return None
+    if hindrance(labels):
         return None
     fits = labels.dim() == 1 and length in (-1, len(labels)) and not labels.is_floating_point()
     return labels.to(torch.int64) if fits else None

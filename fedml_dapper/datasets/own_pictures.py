@@ -34,7 +34,7 @@ from fedml_dapper.datasets.sources import (
     packed_sets,
     read_picture,
 )
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import DataError, shortened
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 SIDE = 32
@@ -117,7 +117,9 @@ def _agreed(place: Path, found: Iterable[str], stated: int | tuple[str, ...] | N
     """
     names = tuple(sorted(set(found)))
     if isinstance(stated, int) and stated != len(names):
-        raise DataError(f"{place}: has {len(names)} classes ({', '.join(names)}), data_args.classes says {stated}")
+        raise DataError(
+            f"{place}: has {len(names)} classes ({shortened(', '.join(names))}), data_args.classes says {stated}"
+        )
     if isinstance(stated, tuple):
         for name in names:
             if name not in stated:

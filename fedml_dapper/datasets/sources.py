@@ -26,7 +26,7 @@ from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.preprocessing import resize
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import DataError, shortened
 from fedml_dapper.files.regular_file import in_place_of_file
 
 PartName = Literal["train", "validation", "test", "all"]
@@ -328,7 +328,7 @@ class ListedPictures:
         files = [folder / line.rsplit(maxsplit=1)[0] for line in lines if line.strip()]
         labelled = [(file, labels[_plain(file.parent.name)]) for file in files if _plain(file.parent.name) in labels]
         if not labelled:
-            raise DataError(f"{folder / name}: lists no picture of {', '.join(request.classes)}")
+            raise DataError(f"{folder / name}: lists no picture of {_listed(request.classes)}")
         return read_all(sorted(labelled, key=lambda item: item[1]), request.size)
 
 
@@ -364,13 +364,13 @@ def read_picture(file: Path, size: int) -> Tensor:
 
 def _check_classes(place: Path, found: Sequence[str], expected: Sequence[str]) -> None:
     if len(found) != len(expected):
-        raise DataError(f"{place}: has {len(found)} classes ({', '.join(found)}); expected {_listed(expected)}")
+        raise DataError(f"{place}: has {len(found)} classes ({_listed(found)}); expected {_listed(expected)}")
     if any(name and _plain(name) != _plain(actual) for actual, name in zip(found, expected, strict=True)):
-        raise DataError(f"{place}: its classes are {', '.join(found)}; expected {_listed(expected)}, so rename them")
+        raise DataError(f"{place}: its classes are {_listed(found)}; expected {_listed(expected)}, so rename them")
 
 
 def _listed(classes: Sequence[str]) -> str:
-    return ", ".join(classes) if all(classes) else f"{len(classes)}"
+    return shortened(", ".join(classes)) if all(classes) else f"{len(classes)}"
 
 
 def _plain(class_name: str) -> str:

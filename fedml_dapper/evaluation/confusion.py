@@ -10,13 +10,15 @@ import torch
 from matplotlib.figure import Figure
 
 from fedml_dapper.datasets import TestData
-from fedml_dapper.errors import printable
+from fedml_dapper.errors import DataError, printable
 from fedml_dapper.evaluation.style import SHARES, panel
 from fedml_dapper.models import Backbone
 
 Counts = tuple[tuple[int, ...], ...]
 """Numbers of test samples, with a row per true class and a column per predicted class."""
 
+MOST_COUNTED = 1000
+"""Most classes whose confusions are counted; the memory for them grows with the square."""
 MOST_DRAWN = 20
 """Most classes of a legible picture."""
 _WITH_NUMBERS = 12
@@ -37,7 +39,13 @@ class Mistake:
 
 @torch.no_grad()
 def confusion(model: Backbone, test: TestData, classes: int, device: torch.device) -> Counts:
-    """Count how often ``model``, in evaluation mode, predicts each class for samples of each class."""
+    """Count how often ``model``, in evaluation mode, predicts each class for samples of each class.
+
+    Raises:
+        DataError: There are more than :data:`MOST_COUNTED` classes.
+    """
+    if classes > MOST_COUNTED:
+        raise DataError(f"there are {classes:,} classes, and confusions are counted of {MOST_COUNTED:,} at most")
     counts = torch.zeros(classes * classes, dtype=torch.int64)
     model.to(device).eval()
     for batch in test.batches(device):

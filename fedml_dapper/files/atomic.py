@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from uuid import uuid4
 from filelock import lock_descriptor
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.files.regular_file import in_place_of_file
 
 SCRATCH_PREFIX = ".unfinished-"
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error numbers of places that are not for this account to write to."""
+_START_AGAIN = "mend that, then start it again, a run with --resume"
 
 
 @contextmanager
@@ -24,8 +29,10 @@ def written_whole(path: Path) -> Iterator[Path]:
     stays. The file's permissions follow the umask, whatever wrote it.
 
     Raises:
-        DataError: The disk does not take the file.
+        DataError: The disk does not take the file, or something else than a plain file stands at ``path``.
     """
+    if found := in_place_of_file(path):  # the new file would take the place of a device or pipe that others use
+        raise DataError(f"cannot write {path.absolute()}: that is {found}; name a plain file, or remove it")
     with explained(path), scratch_folder(path.parent) as scratch:
         yield scratch / path.name
         (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
@@ -94,9 +101,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(
-            f"cannot write {path.absolute()}: {reason}; mend that, then start it again, a run with --resume"
-        ) from error
+        remedy = "let this account write there, or name another place" if error.errno in _NO_ACCESS else _START_AGAIN
+        raise DataError(f"cannot write {path.absolute()}: {reason}; {remedy}") from error
 
 
 def _flush(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout, lock_descriptor
 
 from fedml_dapper.errors import DataError, on_one_line
+from fedml_dapper.files.regular_file import in_place_of_file
 
 LOGGER = logging.getLogger(__name__)
 RUN_LOCK_NAME = ".lock"
@@ -36,8 +37,10 @@ def take(file: Path, seconds: float = 0.0) -> FileLock:
 
     Raises:
         HeldError: Another process still has the lock after ``seconds``.
-        DataError: ``file`` cannot be written.
+        DataError: ``file`` cannot be written, or is no plain file.
     """
+    if found := in_place_of_file(file):
+        raise DataError(f"{file.absolute()}: that is {found}, where the file of a lock belongs; remove it")
     everyone = 0o666  # else a file that root left behind would keep out other accounts
     lock = FileLock(file, timeout=seconds, mode=everyone, thread_local=False, on_acquired=_sign)
     try:
@@ -46,7 +49,9 @@ def take(file: Path, seconds: float = 0.0) -> FileLock:
         raise HeldError(file, _holder(file)) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise DataError(f"cannot write into {file.parent.absolute()}: {error.strerror}") from error
+            raise DataError(
+                f"cannot write into {file.parent.absolute()}: {error.strerror}; mend that, or name another folder"
+            ) from error
         LOGGER.info("%s is on a file system without locks", file)
     return lock
 

@@ -1,4 +1,4 @@
-"""Reading of files that an operator names, without waiting for pipes and other files that are no plain ones."""
+"""Files that are plain ones: what else stands at a path is neither waited for nor replaced."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def in_place_of_file(path: Path) -> str:
     except OSError:
         return ""
     return _KINDS.get(stat.S_IFMT(mode), "")
+
+
+def check_plain(path: Path) -> None:
+    """Raise ``OSError`` where something else than a plain file stands at ``path``, e.g. a pipe, which has no end."""
+    if found := in_place_of_file(path):
+        raise OSError(errno.EINVAL, f"it is {found}, and has to be a plain file", str(path))
 
 
 def read_regular(path: Path, most: int) -> bytes:

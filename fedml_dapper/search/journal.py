@@ -16,6 +16,7 @@ from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.files.atomic import explained
 from fedml_dapper.files.locks import HeldError, give_back, locked, take
+from fedml_dapper.files.regular_file import in_place_of_file
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial, TrialState
 
 JOURNAL_NAME = "journal.log"
@@ -48,6 +49,8 @@ class SearchJournal:
         self.folder = folder
         self._path = folder / JOURNAL_NAME
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        if found := in_place_of_file(self._path):  # a pipe would keep its reader waiting
+            raise DataError(f"{self._path} is {found}, no journal of a search; remove it, or take another folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _cut_torn_line(self._path)

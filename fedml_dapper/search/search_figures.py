@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedml_dapper.evaluation.style import PALETTE, canvas, multiples, names_as_text
+from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
 from fedml_dapper.search.trials import START_POINTS, importances
 
@@ -38,8 +39,8 @@ def save_figures(record: SearchRecord, folder: Path) -> list[Path]:
         figures["importances"] = importance_bars(record, shares)
     files = [folder / f"{name}.{kind}" for name in figures for kind in _FORMATS]
     for file in files:
-        with names_as_text(figures[file.stem]):
-            figures[file.stem].savefig(file, dpi=200)
+        with names_as_text(figures[file.stem]), written_whole(file) as scratch:
+            figures[file.stem].savefig(scratch, dpi=200)
     return files
 
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
 from fedml_dapper.search.search_figures import count, describe, save_figures
 from fedml_dapper.search.space import Number
@@ -37,7 +38,8 @@ def show_best(record: SearchRecord, folder: Path, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    (folder / BEST_NAME).write_text(yaml.safe_dump(record.plan.overlay(best.params)), encoding="utf-8")
+    with written_whole(folder / BEST_NAME) as scratch:
+        scratch.write_text(yaml.safe_dump(record.plan.overlay(best.params)), encoding="utf-8")
     console.print(f"Its settings, to be laid over the experiment by another -c: {folder / BEST_NAME}", soft_wrap=True)
     files = save_figures(record, folder)
     console.print(f"Figures: {', '.join(str(file) for file in files)}", soft_wrap=True)

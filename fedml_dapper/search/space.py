@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from fedml_dapper.config import check, did_you_mean
+from fedml_dapper.config import check, check_once, did_you_mean
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.methods import Method
@@ -112,6 +112,8 @@ def search_space(
             that the method refuses.
     """
     numeric = _numeric_settings(method)
+    check_once(names, "--params")
+    check_once([text.partition("=")[0] for text in ranges], "--range")
     found: dict[str, Range] = {}
     for text in ranges:
         name, _, bounds = text.partition("=")
@@ -163,7 +165,9 @@ def _parse(text: str, bounds: str, integer: bool) -> Range:
         raise ConfigError(f"--range {text}: expected NAME=LOW:HIGH or NAME=LOW:HIGH:log with two {kind}") from None
     if colon and scale != "log":
         raise ConfigError(f"--range {text}: `{scale}` is no scale; write log, or leave it out")
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ConfigError(f"--range {text}: both ends are finite numbers")
+    if low >= high:
         raise ConfigError(f"--range {text}: the first number must be smaller than the second")
     if colon and low <= 0:
         raise ConfigError(f"--range {text}: a logarithmic range starts above 0")

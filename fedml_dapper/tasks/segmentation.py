@@ -43,25 +43,26 @@ class Segmentation(Task):
         return total / (targets != self._ignored).sum().clamp(min=1)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return ``confusion``, (C, C): pixels by true class (rows) and predicted class."""
+        """Return numbers of pixels by class, (C,) each: ``truth``, ``predicted``, and ``hits``, which are both."""
         classes = outputs.shape[1]
         counted = targets != self._ignored
-        cells = targets[counted] * classes + self.prediction(outputs)[counted]
+        truth = targets[counted]
+        predicted = self.prediction(outputs)[counted]
+        by_class = {"truth": truth, "predicted": predicted, "hits": truth[truth == predicted]}
         try:
-            return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+            return {name: torch.bincount(of, minlength=classes).view(classes) for name, of in by_class.items()}
         except RuntimeError as error:  # a class below 0, or one that makes the count too long
             if strange := unknown_class(targets, classes, self._ignored):
                 raise DataError(strange) from error
             raise
 
     def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
-        confusion = sums["confusion"]
-        intersections = confusion.diag()
-        unions = confusion.sum(dim=0) + confusion.sum(dim=1) - intersections
+        hits = sums["hits"]
+        unions = sums["truth"] + sums["predicted"] - hits
         seen = unions > 0
         return {
-            MEAN_IOU.name: 100 * float((intersections[seen] / unions[seen]).mean()),
-            "pixel accuracy": 100 * float(intersections.sum() / confusion.sum()),
+            MEAN_IOU.name: 100 * float((hits[seen] / unions[seen]).mean()),
+            "pixel accuracy": 100 * float(hits.sum() / sums["truth"].sum()),
         }
 
     def prediction(self, outputs: Tensor) -> Tensor:

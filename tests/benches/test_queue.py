@@ -177,3 +177,14 @@ def test_a_foreign_diagnosis_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / DIAGNOSIS_NAME).write_text(text)
     with pytest.raises(DataError, match="not the diagnosis of a cell"):
         Diagnosis.load(tmp_path / DIAGNOSIS_NAME)
+
+
+def test_a_log_is_no_pipe(tmp_path: Path) -> None:
+    [cell, _] = tiny_cells()
+    log = tmp_path / cell.folder / queue.LOG_NAME
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)  # else a writer would wait for ever
+    with pytest.raises(DataError, match=r"cannot write .*: it is a pipe, and has to be a plain file"):
+        run([cell], tmp_path)
+    os.close(reader)

@@ -87,7 +87,12 @@ def test_list_names_every_bench() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["tabel2"], "did you mean `table2`"), (["table2", "--seeds", "one"], "--seeds one: expected whole numbers")],
+    [
+        (["tabel2"], "did you mean `table2`"),
+        (["table2", "--seeds", "one"], "--seeds one: expected whole numbers"),
+        (["table2", "--seeds", "1,1"], "`1` is there twice"),
+        (["table2", "--seeds", ""], "--seeds : expected whole numbers"),
+    ],
 )
 def test_mistakes_are_one_line(options: list[str], message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["bench", *options, "--output", str(tmp_path / "store")])

@@ -73,6 +73,14 @@ def test_shuffling_follows_torch_s_generator_and_looking_leaves_it_alone() -> No
     assert not torch.equal(orders[0], orders[2])
 
 
+@pytest.mark.parametrize("batch", [(torch.zeros(2, 3), torch.zeros(2)), (torch.zeros(2), torch.arange(2))])
+@pytest.mark.parametrize("place", [0, 1])
+def test_tensors_without_values_are_refused(batch: tuple[Tensor, Tensor], place: int) -> None:
+    given = [part.to("meta") if number == place else part for number, part in enumerate(batch)]
+    with pytest.raises(DataError, match=r"client 0: a batch has a tensor that is on the device meta, which keeps no"):
+        loaded_division(eight({0: [given]}, counts={0: 2}))
+
+
 def test_targets_that_are_no_classes_give_no_labels() -> None:
     assert LoadedClient(0, [(torch.zeros(2, 3), torch.zeros(2, 4))], 2).labels is None
     assert LoadedClient(0, [(torch.zeros(2, 3), torch.zeros(2, 4, 4, dtype=torch.int64))], 2).labels is None

@@ -11,7 +11,7 @@ import torch
 
 from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets import ClientData, Suite, divide, load_suite
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.federation import build_experiment, simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data" / "experiment.yaml"
@@ -125,6 +125,10 @@ def test_methods_that_need_classes_refuse_other_targets(tmp_path: Path, method: 
 
 
 GOOD = "TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)"
+STATED = (
+    "class Stated(Dataset):\n    def __init__(self, classes): self.classes = classes\n"
+    "    def __len__(self): return 8\n    def __getitem__(self, i): return torch.zeros(3), i % 2\n"
+)
 BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3), 0\n"
 
 
@@ -159,6 +163,33 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
         (f"def load(): return {{' ': ({GOOD},) * 2}}", "my_data calls a domain ' '; a name has 1 to 100 letters"),
         (f"def load(): return {{'a\\x1b[31m': ({GOOD},) * 2}}", r"calls a domain 'a\\x1b\[31m'; a name has 1 to 100"),
         (f"def load(): return {{'a' * 101: ({GOOD},) * 2}}", "calls a domain 'aaa.*that can be printed"),
+        (f"def load(): return {{b'a': ({GOOD},) * 2}}", r"calls a domain b'a' \(bytes\); a name is a text or a number"),
+        (f"def load(): return {{('a', 1): ({GOOD},) * 2}}", r"calls a domain \('a', 1\) \(tuple\); a name is a text"),
+        (f"def load(): return {{None: ({GOOD},) * 2}}", r"calls a domain None \(NoneType\); a name is a text"),
+        (
+            "def load(): raise ValueError('very ' * 9999)",
+            r"load fails: ValueError: very .*very?.*\.\.\. \(my_data",
+        ),
+        (
+            f"def load(): return {{'a': ([([[0.0] * 9999] * 3, 0)] * 8, {GOOD})}}",
+            r"its items are \(\(\(float, .*\.\.\.; an",
+        ),
+        (
+            "x = []\nx.append(x)\ndef load(): return {'a': ([(x, 0)] * 8,) * 2}",
+            r"its items, \(\(\(list\)\), int\), make",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': (Stated(['cat'] * 2),) * 2}}",
+            "train: its `classes` name the class 'cat' twice",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': (Stated(['cat', 'd\\x1bg']),) * 2}}",
+            r"name a class 'd\\x1bg', which no table can show; mend them, or set data_args.classes",
+        ),
+        (
+            f"{STATED}def load(): return {{'a': tuple(Stated([f'{{k}}{{i}}' for i in range(9999)]) for k in 'xy')}}",
+            r"classes differ: x0, x1, .*\.\.\. in my_data, domain a, train, y0, y1, ",
+        ),
         ("def load(): raise SystemExit", "load fails: SystemExit"),
         (
             "def load(): return {'a': ((torch.zeros(8, 3), torch.arange(8)),) * 2}",
@@ -184,6 +215,53 @@ def test_what_a_function_may_not_return(tmp_path: Path, body: str, message: str)
     with pytest.raises(DapperError, match=message) as caught:
         suite_of(tmp_path, body)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_names_that_are_bytes_are_not_read_as_text(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, f"{STATED}def load(): return {{'a': (Stated([b'cat', b'dog']),) * 2}}")
+    assert suite.classes == ("0", "1")
+    assert "its `classes`, a list, name no classes; a list has the name of class 0 first" in suite.notes[0]
+
+
+META, SPARSE = "is on the device meta, which keeps no values; make it on", r"is sparse; make it dense by"
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("TensorDataset(torch.zeros(8, 3, device='meta'), torch.arange(8))", f"item 0 has a tensor that {META}"),
+        ("TensorDataset(torch.randn(8, 3), torch.arange(8, device='meta'))", f"item 0 has a tensor that {META}"),
+        ("[((torch.zeros(3), torch.zeros(3, device='meta')), 0)] * 8", f"item 0 has a tensor that {META}"),
+        ("[*[(torch.zeros(3), 0)] * 4, (torch.zeros(3, device='meta'), 0)]", f"item 4 has a tensor that {META}"),
+        ("[*[(torch.zeros(3), 0)] * 4, (torch.zeros(3), torch.tensor(1, device='meta'))]", f"item 4 .* {META}"),
+        ("TensorDataset(torch.randn(8, 3).to_sparse(), torch.arange(8))", f"item 0 has a tensor that {SPARSE}"),
+        ("[(torch.nested.nested_tensor([torch.ones(2)]), 0)] * 8", ".* that is nested; pad its"),
+        (
+            "TensorDataset(torch.quantize_per_tensor(torch.ones(8, 3), 0.1, 0, torch.qint8), torch.arange(8))",
+            "item 0 has a tensor that is quantised; take `.dequantize",
+        ),
+        (f"Subset({GOOD}, [{{}}])", "item 0 cannot be had: "),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls nested tensors a prototype
+def test_tensors_without_values_to_read_are_refused_by_item(tmp_path: Path, train: str, message: str) -> None:
+    def read() -> None:
+        suite = suite_of(tmp_path, f"def load(): return {{'a': ({train}, {GOOD})}}")
+        batches(divide(suite, DataArgs(dataset="x"), 1, 8, seed=1).clients[0])
+
+    with pytest.raises(DataError, match=f"my_data, domain a, train: {message}") as caught:
+        read()
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_that_are_stated_without_values_are_those_of_the_items(tmp_path: Path) -> None:
+    body = (
+        "class Stated(Dataset):\n    targets = torch.zeros(8, dtype=torch.int64, device='meta')\n"
+        "    def __len__(self): return 8\n    def __getitem__(self, i): return torch.zeros(3), i % 2\n"
+        "def load(): return {'a': (Stated(), Stated())}"
+    )
+    assert suite_of(tmp_path, body).domains[0].merged_labels().tolist() == [0, 1] * 8
 
 
 def test_arguments_have_to_fit_the_function(tmp_path: Path) -> None:

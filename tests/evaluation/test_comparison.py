@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_folders_of_one_name_keep_their_paths(write: Callable[..., Path], tmp_pa
     (tmp_path / "y").mkdir()
     folders = [write("x/run", 60), write("y/run", 50)]
     assert [each.name for each in compare(folders).runs] == [str(folder) for folder in folders]
+
+
+def test_a_page_takes_the_place_of_no_device_or_pipe(write: Callable[..., Path], tmp_path: Path) -> None:
+    pipe, device = tmp_path / "pipe", tmp_path / "device"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/null")
+    for place, kind in ((pipe, "a pipe"), (device, "a device"), (tmp_path, "a folder")):
+        refused = call(write(f"{kind} 1", 60), write(f"{kind} 2", 50), "-o", place)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr == f"fedml-dapper: {place}: that is {kind}; name a plain file\n"
+    assert pipe.is_fifo()
 
 
 def test_what_cannot_be_compared_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:

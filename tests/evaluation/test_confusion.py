@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
+from fedml_dapper.datasets import ImageSet, TestSamples
+from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.confusion import Mistake, confusion, confusion_matrix, mistakes
@@ -40,6 +42,12 @@ def test_names_that_would_control_a_terminal_are_drawn_without_that() -> None:
     drawn = inline_svg(confusion_matrix(((3, 1), (0, 4)), ("\x1b[31mcat", "d\x00g")))
     assert ">?[31mcat</text>" in drawn
     assert ">d?g</text>" in drawn
+
+
+def test_of_very_many_classes_no_confusions_are_counted() -> None:
+    test = TestSamples("day", ImageSet(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])))
+    with pytest.raises(DataError, match=r"there are 100,000 classes, and confusions are counted of 1,000 at most"):
+        confusion(torch.nn.Flatten(), test, 100_000, torch.device("cpu"))  # type: ignore[arg-type]
 
 
 @pytest.mark.long

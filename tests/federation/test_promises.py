@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def test_a_torn_line_is_of_a_signature_that_never_left(tmp_path: Path) -> None:
     Promises(tmp_path, 1).keep(ROUND, b"a list")
     with pytest.raises(ProtocolError, match="another list"):
         Promises(tmp_path, 1).keep(ROUND, b"another list")
+
+
+def test_a_pipe_keeps_nothing_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "silo-1-signed.jsonl")
+    with pytest.raises(ProtocolError, match=r"cannot be written down in .*: it is a pipe"):
+        Promises(tmp_path, 1).keep(ROUND, b"a list")
 
 
 def test_what_cannot_be_written_down_is_not_signed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,31 @@ def test_the_umask_says_who_may_read_it(tmp_path: Path, umask: int, mode: int) -
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {mode}
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("/dev/null"), "a device"),
+        (lambda path: path.symlink_to("nowhere"), "a link that leads nowhere"),
+    ],
+    ids=["pipe", "folder", "device", "link"],
+)
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
+    place = tmp_path / "place"
+    make(place)
+    before = place.lstat()
+    with pytest.raises(DataError, match=f"cannot write .*place: that is {kind}; name a plain file"):
+        written_whole(place).__enter__()
+    assert place.lstat() == before
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_who_may_not_write_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot write .*: Permission denied; let this account write there, or name"):
+        _write_half(tmp_path / "file", PermissionError(errno.EACCES, "Permission denied"))
 
 
 def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:

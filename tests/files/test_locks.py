@@ -25,6 +25,12 @@ time.sleep(3600)  # until it is killed
 """
 
 
+def test_a_pipe_is_no_lock(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(DataError, match=r"lock: that is a pipe, where the file of a lock belongs; remove it"):
+        take(tmp_path / "lock")
+
+
 def test_the_holder_is_named_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     with subprocess.Popen([sys.executable, "-c", HOLDER, file], stdout=subprocess.PIPE, text=True) as other:

@@ -14,6 +14,7 @@ from typing import Any
 import optuna
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import Settings, load_settings
@@ -23,6 +24,7 @@ from fedml_dapper.methods import METHODS
 from fedml_dapper.search import trials as search_module
 from fedml_dapper.search.journal import JOURNAL_NAME, OLD_NAME, STUDY, read_search
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
+from fedml_dapper.search.search_terminal import BEST_NAME, show_best
 from fedml_dapper.search.space import Range, search_space
 from fedml_dapper.search.trials import START_POINTS, SearchObserver, plan_search, propose, run_search
 
@@ -330,6 +332,22 @@ def test_trials_that_cannot_be_run_are_put_aside(plan: Callable[..., SearchPlan]
     assert propose(layers, [*record.trials] * START_POINTS) is None
 
 
+@pytest.mark.parametrize("name", [BEST_NAME, "history.png"])
+def test_results_are_written_into_no_pipe(tiny_settings: SettingsFactory, tmp_path: Path, name: str) -> None:
+    record = made_up_search(made_up_plan(tiny_settings()), 1, near_three_tenths)
+    os.mkfifo(tmp_path / name)
+    reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # else a writer would wait for ever
+    with pytest.raises(DataError, match=f"cannot write .*{name}: that is a pipe"):
+        show_best(record, tmp_path, Console(quiet=True))
+    os.close(reader)
+
+
+def test_a_journal_is_no_pipe(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / JOURNAL_NAME)
+    with pytest.raises(DataError, match=r"journal.log is a pipe, no journal of a search; remove it, or"):
+        run_search(plan(), tmp_path, trials=1)
+
+
 def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="fedml-dapper")
 
@@ -370,6 +388,10 @@ def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings:
     [
         (("--params", "epss"), "did you mean `eps`?"),
         (("--params", "eps", "--seeds", "one"), "--seeds one: expected whole numbers"),
+        (("--params", "eps", "--seeds", "1,"), "--seeds 1,: expected whole numbers"),
+        (("--params", "eps", "--seeds", "1,2,01"), "--seeds 1,2,01: `1` is there twice; give it once"),
+        (("--params", "eps", "--seeds", "4294967296"), "--seeds 4294967296: the largest seed is 4294967295"),
+        (("--params", "eps", "--seeds", "9" * 5000), "the largest seed is 4294967295"),
         (("--params", "eps", "--set", "validation_share=null"), "set data_args.validation_share"),
     ],
 )

@@ -107,6 +107,20 @@ def test_windows_need_no_classes_without_the_masked_loss(method: str) -> None:
     assert len(rounds) == 2
 
 
+def test_memory_for_figures_grows_with_classes_not_with_their_square() -> None:
+    outputs = torch.zeros(1, 7, 2, 2)
+    outputs[:, 3, 0] = 1.0
+    targets = torch.tensor([[[3, 4], [0, 255]]])
+    sums = Segmentation().sums(outputs, targets)
+    assert {name: counts.tolist() for name, counts in sums.items()} == {
+        "truth": [1, 0, 0, 1, 1, 0, 0], "predicted": [1, 0, 0, 2, 0, 0, 0], "hits": [1, 0, 0, 1, 0, 0, 0]
+    }  # fmt: skip
+    figures = Segmentation().figures(sums)
+    assert figures == pytest.approx({"mean IoU": 100 * (1 + 1 / 2 + 0) / 3, "pixel accuracy": 200 / 3})
+    with pytest.raises(DataError):
+        Segmentation().sums(outputs, targets + 5)
+
+
 def test_dar_needs_representations() -> None:
     with pytest.raises(ConfigError, match=r"works on representations .`dapperfl`. .*gamma to 0, which leaves DAR out"):
         segmentation("dapper_args.params.dapperfl={gamma: 0.1}")

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.files.regular_file import check_plain
 
 
 class Promises:
@@ -39,6 +40,7 @@ class Promises:
         round_ = round_key.hex()
         digest = hashlib.sha256(statement).hexdigest()
         try:
+            check_plain(self._path)
             promised = self._read().get(round_, digest)
             if promised != digest:
                 raise ProtocolError(
