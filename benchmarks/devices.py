@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import tempfile
 import time
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
@@ -38,6 +37,8 @@ from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE, SILO_OPTIONS
 from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, read_envelope, read_payload
 
 PORT = 20871
+MAX_FAILURES = 3
+"""Calls in a row that fail before a stub takes the server for gone."""
 EXPERIMENT: dict[str, Any] = {
     "common_args": {"training_type": "cross_device", "random_seed": 1},
     "data_args": {"dataset": "folder", "partition": "own", "classes": ["a", "b", "c", "d"], "image_size": 32},
@@ -168,16 +169,20 @@ async def _call_all(file: Path, connected: int, come_back: float) -> None:
 
 
 async def _device(rank: int, config: SecureGrpcConfig, codec: Codec, come_back: float) -> None:
-    """Call until the run is over; a task is answered with the weights that came with it."""
+    """Call until the run is over, or the server is gone; a task is answered with the weights that came with it."""
     await asyncio.sleep(come_back * (rank % 97) / 97)  # not all at the same moment
     numbering = Numbering(config.max_message_mb * MIB)
-    while True:
-        with suppress(grpc.aio.AioRpcError):
+    failures = 0
+    while failures < MAX_FAILURES:
+        try:
             answer = await _said(rank, config, numbering, _status(rank))
             if answer.get_type() == say.FINISH:
                 return
             if answer.get_type() == say.SYNC_MODEL:
                 await _said(rank, config, numbering, _report(rank, answer, codec))
+            failures = 0
+        except grpc.aio.AioRpcError:
+            failures += 1
         await asyncio.sleep(come_back)
 
 
