@@ -46,6 +46,28 @@ def check_network(module: nn.Module, label: str) -> None:
             )
 
 
+def check_starting_weights(module: nn.Module, label: str, *, from_file: bool = False) -> None:
+    """Check that training starts from finite numbers. ``label`` says in errors where they come from.
+
+    Raises:
+        ConfigError: A tensor of the state dict holds NaN or infinity, which would be in every upload.
+    """
+    for name, entry in module.state_dict(keep_vars=True).items():
+        held = int(entry.isfinite().sum())
+        if held == entry.numel():
+            continue
+        if from_file:
+            remedy = "name other weights"
+        elif isinstance(entry, nn.Parameter):
+            remedy = "let __init__ draw it, as torch.nn.init does"
+        else:
+            remedy = "register it with persistent=False, or write -1e9 for a minus infinity"
+        raise ConfigError(
+            f"{label}: its starting weights are not finite: `{name}` (NaN or infinity, in {entry.numel() - held} of"
+            f" {entry.numel()} entries); {remedy}"
+        )
+
+
 def copied(module: ModuleT, label: str) -> ModuleT:
     """Return a deep copy of ``module``, called ``label`` in errors.
 
