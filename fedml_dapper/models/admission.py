@@ -22,9 +22,16 @@ def check_network(module: nn.Module, label: str) -> None:
     """Check that ``module``, called ``label`` in errors, can be traced, and that its state can be averaged and sent.
 
     Raises:
-        ConfigError: A layer is scripted, or an entry of the state dict is no tensor, quantised or complex.
+        ConfigError: A layer is scripted or gives sparse gradients, or an entry of the state dict is no tensor,
+            quantised or complex.
     """
     for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            where = f"`{name}` in it gives" if name else "it gives"
+            raise ConfigError(
+                f"{label} cannot be trained: {where} sparse gradients, which neither weight decay nor clipping takes;"
+                " make it with sparse=False"
+            )
         if isinstance(layer, torch.jit.ScriptModule):
             where = f"`{name}` in it is" if name else "it is"
             raise ConfigError(

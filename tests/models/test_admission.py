@@ -145,6 +145,9 @@ REFUSED: Mapping[str, tuple[Callable[[], nn.Module], str]] = {
     "what is computed in __init__": (parametrised_by_hand, r"cannot be copied: `conv.scale` is computed of other"),
     "a lock": (locked, r"cannot be copied: `fc.lock` .*pickle '_thread.lock' object\); make it in forward"),
     "a hook that cannot be copied": (hooked, "cannot be copied: `conv._forward_hooks`"),
+    "sparse gradients": (
+        lambda: nn.Sequential(nn.EmbeddingBag(9, 4, sparse=True)), "`0` in it gives sparse gradients.*with sparse=False"
+    ),
     "no parameters": (lambda: nn.Sequential(nn.Flatten(), nn.AvgPool1d(4)), "has no parameters, so that there is"),
 }  # fmt: skip
 
