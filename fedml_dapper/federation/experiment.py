@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Precision, Settings, sources
+from fedml_dapper.config import LevelArgs, ModelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, with_passed_data
@@ -40,6 +40,7 @@ from fedml_dapper.models import (
     Backbone,
     bare,
     build_backbone,
+    check_starting_weights,
     describe,
     is_named,
     layers_out_of_sight,
@@ -188,6 +189,7 @@ def build_experiment(
     args = settings.model_args
     asked = (data.num_classes, seed, data.example)
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
+    _check_start(backbone, args, is_passed=model is not None)
     problem = build_problem(settings, backbone.to(device), data.example)
     _check_outputs(problem, data.num_classes)
     devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
@@ -352,6 +354,16 @@ def _check_targets(task: Task, data: ExperimentData) -> None:
                 f"client {client.client_id} has the classes {int(labels.min())} to {int(labels.max())}, and the"
                 f" program's dataset says that there are {data.num_classes} (its eighth part), which count from 0"
             )
+
+
+def _check_start(backbone: Backbone, args: ModelArgs, is_passed: bool) -> None:
+    """Raise :class:`ConfigError` where the initial global model, passed by a program or named, is not finite."""
+    if is_passed:
+        check_starting_weights(backbone, f"the network that the program passes ({backbone.label})")
+    elif args.weights is not None:
+        check_starting_weights(backbone, f"model_args.weights: {args.weights}", from_file=True)
+    else:
+        check_starting_weights(backbone, f"model_args.model: `{args.model}`")
 
 
 @torch.no_grad()

@@ -173,8 +173,9 @@ def network_label(model: ModelArgs, method: Method[Any]) -> str:
     width = "" if model.width is None else f" of width {model.width}"
     norm = "" if model.norm in (None, "batch") else f", {model.norm}"
     example = method.problem.example
-    first = 2 if isinstance(example, Tensor) else 1  # one tensor's channels, those of images, are left out
-    size = described(example, lambda part: "x".join(map(str, part.shape[first:])))
+    has_channels = isinstance(example, Tensor) and example.dim() > 2
+    first = 2 if has_channels else 1  # one tensor's channels, those of images, are left out
+    size = described(example, lambda part: "x".join(map(str, part.shape[first:])) or "1")
     return f"{short_name(model.model)}{width}{norm} at {size}"
 
 

@@ -1,6 +1,6 @@
 """Networks with an encoder and a predictor: built-in backbones, and any ``nn.Module``. They know nothing of methods."""
 
-from fedml_dapper.models.admission import layers_out_of_sight
+from fedml_dapper.models.admission import check_starting_weights, layers_out_of_sight
 from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone, ExtendedBackbone, example_image
 from fedml_dapper.models.blame import blamed
@@ -20,6 +20,7 @@ __all__ = [
     "blamed",
     "build_backbone",
     "check_same_network",
+    "check_starting_weights",
     "describe",
     "example_image",
     "is_compiled",

@@ -22,9 +22,16 @@ def check_network(module: nn.Module, label: str) -> None:
     """Check that ``module``, called ``label`` in errors, can be traced, and that its state can be averaged and sent.
 
     Raises:
-        ConfigError: A layer is scripted, or an entry of the state dict is no tensor, quantised or complex.
+        ConfigError: A layer is scripted or gives sparse gradients, or an entry of the state dict is no tensor,
+            quantised or complex.
     """
     for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            where = f"`{name}` in it gives" if name else "it gives"
+            raise ConfigError(
+                f"{label} cannot be trained: {where} sparse gradients, which neither weight decay nor clipping takes;"
+                " make it with sparse=False"
+            )
         if isinstance(layer, torch.jit.ScriptModule):
             where = f"`{name}` in it is" if name else "it is"
             raise ConfigError(
@@ -44,6 +51,28 @@ def check_network(module: nn.Module, label: str) -> None:
                 f"{label} has complex numbers in `{name}`, which are not averaged; keep torch.view_as_real of them"
                 f" there, and use torch.view_as_complex of that in forward{buffer}"
             )
+
+
+def check_starting_weights(module: nn.Module, label: str, *, from_file: bool = False) -> None:
+    """Check that training starts from finite numbers. ``label`` says in errors where they come from.
+
+    Raises:
+        ConfigError: A tensor of the state dict holds NaN or infinity, which would be in every upload.
+    """
+    for name, entry in module.state_dict(keep_vars=True).items():
+        held = int(entry.isfinite().sum())
+        if held == entry.numel():
+            continue
+        if from_file:
+            remedy = "name other weights"
+        elif isinstance(entry, nn.Parameter):
+            remedy = "let __init__ draw it, as torch.nn.init does"
+        else:
+            remedy = "register it with persistent=False, or write -1e9 for a minus infinity"
+        raise ConfigError(
+            f"{label}: its starting weights are not finite: `{name}` (NaN or infinity, in {entry.numel() - held} of"
+            f" {entry.numel()} entries); {remedy}"
+        )
 
 
 def copied(module: ModuleT, label: str) -> ModuleT:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from fedml_dapper.models.adopt import bare
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _CONTAINERS = frozenset({dict, OrderedDict, set, tuple, list})
 _HELD = ("_parameters", "_buffers", "_modules")
@@ -26,7 +28,7 @@ def with_same_tensors(model: ModuleT) -> ModuleT:
     modules = list(model.modules())
     held = (each for module in modules for each in (*module._parameters.values(), *module._buffers.values()))
     memo: dict[int, Any] = {id(tensor): tensor for tensor in held if tensor is not None}
-    kinds: set[Any] = {type(module) for module in modules}
+    kinds: set[Any] = {type(module) for module in (*modules, bare(model))}
     if not all(map(_is_plain, kinds)) or any(module._compiled_call_impl is not None for module in modules):
         return copy.deepcopy(model, memo)
     for module in modules:  # all of them first, as layers may refer to one another

@@ -150,7 +150,7 @@ class RunningSum:
     def _blocks(self, entries: int) -> Iterator[slice]:
         """Slices of as many rows as fit one block, given the entries in all rows."""
         rows = self._shape[0]
-        step = rows
+        step = max(1, rows)
         if entries > _BLOCK_ENTRIES and self._device.type == "cpu":
             step = max(1, _BLOCK_ENTRIES * rows // entries)
         for start in range(0, rows, step):

@@ -43,8 +43,7 @@ class Scoped:
             try:
                 solve_widths(internal, ratio, pruning.ratio_of, pruning.round_to)
             except OutOfReachError:
-                reach = largest_ratio(internal, pruning.ratio_of, pruning.round_to)
-                why = f"internal reaches a ratio of {reach:g}" if reach else "internal cuts none of its channels"
+                why = f"internal {_reach(internal, pruning) or 'cuts none of its channels'}"
                 return cls(trace_layout(model, example, "grouped"), "grouped", why)
         return cls(internal, "internal", "it meets all ratios")
 
@@ -61,9 +60,17 @@ class Scoped:
             return solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
         except OutOfReachError as error:
             other = _OTHER[self.scope]
-            reach = largest_ratio(trace_layout(model, example, other), pruning.ratio_of, pruning.round_to)
-            reaches = f"reaches a ratio of {reach:g}" if reach else "cuts no channel either"
+            no_channel = "cuts no channel" if self.layout.groups else "cuts no channel either"
+            reach = _reach(trace_layout(model, example, other), pruning) or no_channel
             raise ConfigError(
                 f"{error}; the scope is {self.scope}: {_LEFT_WHOLE[self.scope]}; dapper_args.pruning.scope {other}"
-                f" {reaches}"
+                f" {reach}"
             ) from error
+
+
+def _reach(layout: ChannelLayout, pruning: PruningArgs) -> str:
+    """Say the largest ratio that a scope with ``layout`` meets; empty where it cuts no channel."""
+    if not layout.groups:
+        return ""
+    reach = largest_ratio(layout, pruning.ratio_of, pruning.round_to)
+    return f"reaches a ratio of {reach:g}" if reach else "reaches no ratio of 0.001"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from fedml_dapper.config import FleetArgs
+from fedml_dapper.config import FleetArgs, ModelArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.fleet.planning import deal_devices
+from fedml_dapper.fleet.planning import deal_devices, network_label
 from fedml_dapper.pruning import Device
 
 CLIENTS = [Device(client, "air" if client < 4 else "zoo", 10) for client in range(6)]
@@ -36,3 +38,12 @@ def test_devices_that_do_not_go_with_the_clients() -> None:
         dealt({"air": "a", "zo": "a"})
     with pytest.raises(ValueError, match="at least one device"):
         FleetArgs(devices=(), round_s=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "label"),
+    [((1, 3, 16, 12), "Net at 16x12"), ((1, 10, 5), "Net at 5"), ((1, 5), "Net at 5"), ((1,), "Net at 1")],
+)
+def test_profiles_name_the_size_of_inputs(shape: tuple[int, ...], label: str) -> None:
+    method: Any = SimpleNamespace(problem=SimpleNamespace(example=torch.zeros(shape)))
+    assert network_label(ModelArgs(model="nets.py:Net"), method) == label

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment
-from fedml_dapper.models import adopt, example_image, layers_out_of_sight, take_over
+from fedml_dapper.models import adopt, check_starting_weights, example_image, layers_out_of_sight, take_over
 
 EXAMPLE = example_image(8)
 
@@ -145,6 +145,9 @@ REFUSED: Mapping[str, tuple[Callable[[], nn.Module], str]] = {
     "what is computed in __init__": (parametrised_by_hand, r"cannot be copied: `conv.scale` is computed of other"),
     "a lock": (locked, r"cannot be copied: `fc.lock` .*pickle '_thread.lock' object\); make it in forward"),
     "a hook that cannot be copied": (hooked, "cannot be copied: `conv._forward_hooks`"),
+    "sparse gradients": (
+        lambda: nn.Sequential(nn.EmbeddingBag(9, 4, sparse=True)), "`0` in it gives sparse gradients.*with sparse=False"
+    ),
     "no parameters": (lambda: nn.Sequential(nn.Flatten(), nn.AvgPool1d(4)), "has no parameters, so that there is"),
 }  # fmt: skip
 
@@ -161,6 +164,66 @@ def test_what_cannot_be_used_is_one_line_with_the_layer_and_the_way_out(kind: st
 
 def test_complex_numbers_that_are_not_sent_are_nobody_s_business() -> None:
     assert adopt(Filtered(weights(buffer=True, persistent=False)), EXAMPLE).predictor_name == "fc"
+
+
+def starting_with(value: float, *, buffer: str = "") -> nn.Module:
+    """A network with an entry that is ``value``: in its convolution's weight, or in a buffer of its own."""
+    network = Net()
+    if buffer:
+        network.register_buffer(buffer, torch.full((2, 2), value))
+    else:
+        network.conv.weight.data[5, 2, 1, 1] = value
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (starting_with(float("nan")), r"`conv.weight` \(NaN or infinity, in 1 of 162 entries\); let __init__ draw it"),
+        (starting_with(float("-inf")), r"`conv.weight` \(NaN or infinity, in 1 of 162 entries\)"),
+        (starting_with(float("-inf"), buffer="mask"), r"`mask` \(.* in 4 of 4 .* with persistent=False, or write -1e9"),
+    ],
+)
+def test_a_network_that_starts_with_numbers_that_are_not_finite_is_one_line(network: nn.Module, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^the network Net: its starting weights are not finite: {said}") as caught:
+        check_starting_weights(adopt(network, EXAMPLE), "the network Net")
+    assert "\n" not in str(caught.value)
+
+
+def test_infinity_that_is_not_sent_is_nobody_s_business() -> None:
+    network = starting_with(1.0)
+    network.register_buffer("mask", torch.full((2, 2), float("-inf")), persistent=False)
+    check_starting_weights(adopt(network, EXAMPLE), "the network Net")
+
+
+def test_a_run_does_not_begin_with_them(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:
+    code = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes, first=float("nan")):
+        super().__init__()
+        self.body, self.fc = nn.Linear(768, 8), nn.Linear(8, num_classes)
+        self.body.bias.data[0] = first
+
+    def forward(self, x):
+        return self.fc(self.body(x.flatten(1)).relu())
+"""
+    (tmp_path / "net.py").write_text(code)
+    settings = tiny_settings(f"model={tmp_path / 'net.py'}:Net", "image_size=16", "width=null", "method=fedavg")
+    with pytest.raises(ConfigError, match=r"^model_args.model: `.*net.py:Net`: its starting .* `body.bias` \(NaN"):
+        build_experiment(settings)
+    sound = tmp_path / "sound.pt"
+    tensors = {"body.weight": (8, 768), "body.bias": (8,), "fc.weight": (10, 8), "fc.bias": (10,)}
+    torch.save({name: torch.zeros(shape) for name, shape in tensors.items()}, sound)
+    start = settings.model_args.model_copy(update={"weights": sound})
+    build_experiment(settings.model_copy(update={"model_args": start}))
+    torch.save({name: torch.full(shape, torch.inf) for name, shape in tensors.items()}, sound)
+    with pytest.raises(
+        ConfigError, match=r"^model_args.weights: .*sound.pt: .* `body.weight` \(.*; name other weights"
+    ):
+        build_experiment(settings.model_copy(update={"model_args": start}))
 
 
 class Listed(Net):

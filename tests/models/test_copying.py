@@ -65,6 +65,12 @@ class Restored(nn.Linear):
         self.cache = ["new"]
 
 
+def compiled() -> nn.Module:
+    """A network that torch.compile has wrapped: what is around it knows the network's layers, and not the wrapper."""
+    network = nn.Sequential(nn.Linear(4, 4))
+    return AdoptedBackbone(torch.compile(network, backend="eager"), ["_orig_mod.0"], "_orig_mod.0")  # type: ignore[arg-type]
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "convolutions": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(3)),
     "tied": Tied,
@@ -73,6 +79,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "parametrized": lambda: nn.Sequential(weight_norm(nn.Linear(4, 4))),
     "own copy": lambda: nn.Sequential(OwnCopy()),
     "restored": lambda: nn.Sequential(Restored()),
+    "compiled": compiled,
 }
 
 
@@ -90,6 +97,15 @@ def test_a_copy_is_what_deepcopy_makes(name: str) -> None:
         assert vars(ours).keys() == vars(theirs).keys()
         held = [value for value in vars(original).values() if isinstance(value, list | dict | set)]
         assert not {*map(id, held)} & {*map(id, vars(ours).values())}, "a container that both would change"
+
+
+def test_a_copy_of_a_compiled_network_computes_with_layers_of_its_own() -> None:
+    network = compiled()
+    made = with_same_tensors(network)
+    assert made(torch.ones(2, 4)).equal(network(torch.ones(2, 4)))
+    with torch.no_grad():
+        made.get_submodule("_orig_mod.0").weight = nn.Parameter(torch.zeros(4, 4))
+        assert not made(torch.ones(2, 4)).equal(network(torch.ones(2, 4)))
 
 
 def test_a_copy_refers_to_itself_alone() -> None:

@@ -44,6 +44,18 @@ class Added(nn.Module):
         return self.head(x + self.gate(x).softmax(1) * self.second(x))  # type: ignore[no-any-return]
 
 
+class MostlyWhole(Added):
+    """Two channels of it can be cut, beside thousands that cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(12, 2), nn.Linear(2, 12)
+        self.whole = nn.Parameter(torch.ones(60_000))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.wide(self.narrow(x).relu())) + self.whole.mean()  # type: ignore[no-any-return]
+
+
 def scoped(network: nn.Module, *ratios: float, pruning: PruningArgs = AUTO) -> Scoped:
     return Scoped.of(network, IMAGE, pruning, ratios)
 
@@ -95,6 +107,14 @@ def test_a_refusal_says_what_stays_whole_and_what_the_other_scope_reaches() -> N
     assert "; dapper_args.pruning.scope internal reaches a ratio of 0.9" in refusal(
         two_hidden_layers(), 0.999, "grouped"
     )
+
+
+def test_it_says_that_neither_scope_cuts_only_where_neither_does() -> None:
+    internal = refusal(one_hidden_layer(), 0.999, "grouped")
+    assert internal.endswith("; dapper_args.pruning.scope internal cuts no channel")
+    assert "cuts no channel either" in refusal(Added(), 0.5, "grouped")
+    assert "; dapper_args.pruning.scope grouped reaches no ratio of 0.001" in refusal(MostlyWhole(), 0.5, "internal")
+    assert scoped(MostlyWhole(), 0.0, 0.5).why == "internal reaches no ratio of 0.001"
 
 
 @pytest.mark.parametrize("scope", ["auto", "internal", "grouped"])
