@@ -49,16 +49,25 @@ def _of_cgroup(cgroups: Path) -> list[MemoryLeft]:
     """Limits of the process's cgroup and those around it, less what they hold; pages of files can be dropped."""
     if not _OWN_CGROUP.exists():
         return []
-    [*paths] = (line.split(":", 2)[2] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
     found = []
-    for path in paths:
-        inside = cgroups / path.lstrip("/")
-        for folder in (inside, *(one for one in inside.parents if one.is_relative_to(cgroups))):
-            limit = _number(folder / "memory.max")
-            held = _number(folder / "memory.current")
-            if limit is not None and held is not None:
-                left = limit - held + _file_pages(folder / "memory.stat")
-                found.append(MemoryLeft(max(0, left), "the limit of this process's cgroup"))
+    for hierarchy, controllers, path in (line.split(":", 2) for line in _OWN_CGROUP.read_text().splitlines()):
+        if hierarchy == "0":
+            found += _of_folders(cgroups, path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):  # the first version of cgroups
+            found += _of_folders(cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+    return found
+
+
+def _of_folders(top: Path, path: str, limit_name: str, held_name: str) -> list[MemoryLeft]:
+    """Return what the cgroup at ``path`` below ``top`` leaves, and those around it."""
+    inside = top / path.lstrip("/")
+    found = []
+    for folder in (inside, *(one for one in inside.parents if one.is_relative_to(top))):
+        limit = _number(folder / limit_name)
+        held = _number(folder / held_name)
+        if limit is not None and held is not None:
+            left = limit - held + _file_pages(folder / "memory.stat")
+            found.append(MemoryLeft(max(0, left), "the limit of this process's cgroup"))
     return found
 
 
