@@ -59,12 +59,13 @@ class Devices:
         data_bytes: int | None = None,
         command: Sequence[str | Path] = (sys.executable, LIGHTLY),
         environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> None:
-        """Start ``dapper-device run``, with a limit of its data if one is given."""
+        """Start ``dapper-device run``, with a limit of its data if one is given, and words ``before`` the command."""
 
         limit = "unlimited" if data_bytes is None else str(data_bytes // 1024)
         arguments = [*command, "run", "shared.yaml", "--rank", str(rank), *options]
-        limited = ["bash", "-c", f'ulimit -d {limit}; exec "$@"', "bash", *arguments]
+        limited = ["bash", "-c", f'ulimit -d {limit}; exec "$@"', "bash", *before, *arguments]
         around = self.environment | dict(environment or {})
         with self._log(rank).open("ab") as log:
             self.processes[rank] = subprocess.Popen(limited, cwd=self.folder, env=around, stdout=log, stderr=log)
@@ -125,13 +126,13 @@ def draw_pictures(folder: Path) -> None:
 
 
 @pytest.fixture
-def server(devices: Devices) -> Iterator[Callable[[], Silos]]:
-    """``server()``: the server of the experiment, started."""
+def server(devices: Devices) -> Iterator[Callable[..., Silos]]:
+    """``server()``: the server of the experiment, started, by a program of the user's own where one is given."""
     started: list[Silos] = []
 
-    def start() -> Silos:
+    def start(program: Path | None = None) -> Silos:
         silos = Silos(devices.folder, devices.folder / "shared.yaml", NUM_DEVICES)
-        silos.start(0)
+        silos.start(0, program=program)
         started.append(silos)
         return silos
 

@@ -218,11 +218,27 @@ def test_hours_that_are_none_are_refused(hours: str) -> None:
         MayCallArgs(hours=hours)
 
 
+PROGRAM = """
+import fedml
+from fedml_dapper import platform as dapper
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+flow = dapper.CrossDeviceServer(args, None, dataset, model, run_dir="run")
+fedml.FedMLRunner(args, None, dataset, model, algorithm_flow=flow).run()
+"""
+
+
 @pytest.mark.long
-def test_devices_that_call_train_the_bits_of_one_process(devices: Devices, server: Callable[[], Silos]) -> None:
+@pytest.mark.parametrize("by", ["command", "program"])
+def test_devices_that_call_train_the_bits_of_one_process(
+    devices: Devices, server: Callable[..., Silos], by: str
+) -> None:
     check_in = {"over_selection": 1.0, "come_back_s": 1.0}
     devices.write("dapperfl", "cross_device", dapper_args={"check_in": check_in, "min_clients_per_round": 3})
-    server_process = server()
+    program = devices.folder / "program.py"
+    program.write_text(PROGRAM)
+    server_process = server(program if by == "program" else None)
     asked = devices.folder / "asked"
     command = f"silo_args.may_call.command=touch {asked}"
     devices.start(1, "--set", command, "--set", "silo_args.may_call.ask_again_s=1")
