@@ -35,15 +35,28 @@ def test_a_method_ends_at_the_same_bits(
     tiny_settings: SettingsFactory, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = tiny_settings(*FEW, f"method={method}")
-    recorder = CountedCalls()
     with caplog.at_level(logging.WARNING, "fedml_dapper.capture"):
-        recorded = trained(settings, Captures(recorder))
-    plain = trained(settings, EAGER)
-    assert recorder.replays > 0 or method in STEP_BY_STEP
-    for name, tensor in plain.state.weights.items():
-        assert tensor.equal(recorded.state.weights[name]), name
+        replays = replays_to_the_same_bits(settings)
+    assert replays > 0 or method in STEP_BY_STEP
     expected = STEP_BY_STEP.get(method)
     assert not caplog.messages if expected is None else any(expected in line for line in caplog.messages)
+
+
+def test_steps_that_teach_are_told_from_those_that_do_not(tiny_settings: SettingsFactory) -> None:
+    levels = ("client_num_in_total=4", "client_num_per_round=4", "ratios=[0.0, 0.5]")
+    every_other = "dapper_args.params.dapperfl_slim.teach_every=2"
+    settings = tiny_settings(*levels, "norm=standardised", "method=dapperfl_slim", every_other)
+    assert replays_to_the_same_bits(settings) > 0  # of those who teach nobody
+
+
+def replays_to_the_same_bits(settings: Settings) -> int:
+    """Check that recorded steps train what Python's do; returns how many were replayed."""
+    recorder = CountedCalls()
+    recorded = trained(settings, Captures(recorder))
+    plain = trained(settings, EAGER)
+    for name, tensor in plain.state.weights.items():
+        assert tensor.equal(recorded.state.weights[name]), name
+    return recorder.replays
 
 
 def trained(settings: Settings, capture: Capture) -> Server:

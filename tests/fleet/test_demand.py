@@ -45,7 +45,7 @@ def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: S
             tiny_settings(
                 f"method={method}", "epochs=3", "ratios=[0, 0.4, 0.8]", "image_size=16", "batch_size=4",
                 "assignment=[1, 2, 3, 1, 2, 3, 1, 2, 3, 2]", "client_share=0.1", "max_grad_norm=null",
-                "dapper_args.params.partialfed.strategy=adaptive",
+                "dapper_args.params.partialfed.strategy=adaptive", "dapper_args.params.dapperfl_slim.teach_every=2",
             )
         )  # fmt: skip
         server, client = Server(experiment), ClientSide(experiment)
@@ -69,6 +69,14 @@ def test_dapperfl_s_weak_clients_need_the_dense_network_s_memory_and_slim_ones_d
     assert weak < 0.8 * dense < dense < strong  # the strongest holds a weaker network besides
     alone = [one.memory_bytes for one in demands(method_of("dapperfl_slim", {"distillation": 0}))]
     assert alone[0] == dense > alone[1] > alone[2] == weak
+
+
+def test_teaching_in_every_third_step_costs_a_third() -> None:
+    settings: list[dict[str, Any]] = [{}, {"teach_every": 3}, {"distillation": 0}]
+    always, third, never = ([one.round_macs for one in demands(method_of("dapperfl_slim", each))] for each in settings)
+    for level in (0, 1):
+        assert third[level] - never[level] == pytest.approx((always[level] - never[level]) / 3)
+    assert always[2] == third[2] == never[2]  # the weakest teaches nobody
 
 
 def test_levels_that_do_not_train_need_nothing() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import Upload, payload_bytes
+from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import slim_model
 
 from .plain_sgd import descend, sgd
@@ -79,6 +81,28 @@ def test_those_who_hold_weaker_networks_teach_them(tiny_settings: SettingsFactor
         client = client_of_level(taught, level)
         ours, theirs = one_upload(taught, client)[1].weights, one_upload(plain, client)[1].weights
         assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items()) == differs
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_every_so_many_th_step_teaches_one_weaker_network_in_turn(tiny_settings: SettingsFactory, every: int) -> None:
+    alike = ("ratios=[0.0, 0.3, 0.6]", "client_num_in_total=6", "client_num_per_round=6")
+    experiment = build_experiment(tiny_settings(*SLIM, *alike, params(teach_every=every)))
+    client = client_of_level(experiment, 1)
+    own, *weaker = (experiment.method.footprint(ratio).parameters for ratio in experiment.method.problem.ratios)
+    ran: list[int] = []
+
+    def note(module: nn.Module, inputs: object) -> None:
+        if isinstance(module, Backbone):
+            ran.append(sum(parameter.numel() for parameter in module.parameters()))
+
+    with register_module_forward_pre_hook(note):
+        _, upload = one_upload(experiment, client)
+    expected = list[int]()
+    for step in range(upload.metrics.steps):
+        turn, rest = divmod(step, every)
+        expected += [own] if rest else [own, weaker[turn % len(weaker)]]
+    assert ran == expected
+    assert set(weaker) < set(ran)
 
 
 def test_every_step_descends_cross_entropy_and_the_length_of_representations(tiny_settings: SettingsFactory) -> None:

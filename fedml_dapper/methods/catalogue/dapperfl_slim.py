@@ -1,10 +1,10 @@
 """DapperFL for clients that never hold the dense model: slim from the download on.
 
 The server chooses a client's channels on the global weights, sends the slim model, and the client trains that in all
-its epochs. Every client teaches the networks inside its own: each step one weaker level's, in turn, learns to say what
-the client's says. The server averages every coordinate over its holders, and goes on in the direction of earlier rounds
-(FedAvgM). Fusion after the first epoch (DapperFL, Eq. 1-2) and the penalty on the length of representations (Eq. 3 and
-5) are switches: on validation images neither helped here.
+its epochs. Every client teaches the networks inside its own: in each step, or in every ``teach_every``-th, one weaker
+level's, in turn, learns to say what the client's says. The server averages every coordinate over its holders, and goes
+on in the direction of earlier rounds (FedAvgM). Fusion after the first epoch (DapperFL, Eq. 1-2) and the penalty on the
+length of representations (Eq. 3 and 5) are switches: on validation images neither helped here.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
     """Share of a round's change that the next one carries on."""
     distillation: float = Field(default=1.0, ge=0)
     """Weight of what weaker levels' networks are taught by those that hold them."""
+    teach_every: int = Field(default=1, ge=1)
+    """Steps from one that teaches a weaker level's network to the next; those between train the client's own alone."""
 
 
 class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
@@ -80,8 +82,8 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     allows_personal_layers = True
     slim_downlink = True
     cost_note = (
-        "each step of a client also trains one weaker level's network inside its own, whose footprint is shown; with"
-        " `distillation: 0` it does not."
+        "each step of a client, or every `teach_every`-th, also trains one weaker level's network inside its own, whose"
+        " footprint is shown; with `distillation: 0` none does."
     )
     remedy = "set gamma and distillation to 0 in dapper_args.params.dapperfl_slim"
 
@@ -120,7 +122,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         """The task's loss + gamma * L_DAR (Eq. 5), then the distillation into a network inside ``model``."""
         params = self.params
         task = self.problem.task
-        narrower = self._sub_networks(model, client, downlink)
+        pupils = self._pupils(model, client, downlink)
 
         def terms(model: Backbone, batch: Batch) -> Iterator[Tensor]:
             if params.gamma > 0:
@@ -131,19 +133,23 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
                 outputs = model(batch.inputs)
                 total = task.loss(outputs, batch.targets)
             yield total
-            if narrower is not None:
-                yield params.distillation * divergence(next(narrower)(batch.inputs), outputs)
+            if pupils is not None and (pupil := next(pupils)) is not None:
+                yield params.distillation * divergence(pupil(batch.inputs), outputs)
 
         return terms
 
-    def _sub_networks(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Iterator[SubWidth] | None:
-        """Networks of weaker levels inside ``model``, in turn and without end; None where none is taught."""
+    def _pupils(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Iterator[SubWidth | None] | None:
+        """Whom each step teaches, without end: weaker levels' networks inside ``model`` in turn, and None between them.
+
+        None alone where there is no weaker level.
+        """
         weaker = self._weaker(client.profile)
         if not weaker:
             return None
         layout = slim_layout(self.problem.layout, downlink.plan)
         plans = [plan_by_importance(layout, downlink.weights, self.problem.widths(ratio)) for ratio in weaker]
-        return cycle([SubWidth(model, layout, plan) for plan in plans])
+        between = [None] * (self.params.teach_every - 1)
+        return cycle([pupil for plan in plans for pupil in (SubWidth(model, layout, plan), *between)])
 
     def server_update(self, server: ServerState, mean: Tensors) -> None:
         """FedAvgM's step: v <- beta v + (W' - W) and W <- W + v over trainable parameters, where W' is the mean."""
@@ -155,7 +161,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         return plan_by_importance(self.problem.layout, server.weights, widths)
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
-        """E epochs, whose steps teach the weaker levels' networks in turn."""
+        """E epochs, of which every ``teach_every``-th step teaches one of the weaker levels' networks, in turn."""
         own = Pass(self.first_plan(profile))
         layout = self.problem.layout
         weights = self.problem.backbone.state_dict()
@@ -163,8 +169,10 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
             Pass(plan_by_importance(layout, weights, self.problem.widths(ratio))) for ratio in self._weaker(profile)
         ]
         epochs = self.epochs(profile)
-        trained = [Phase(epochs / len(taught), (own, network)) for network in taught] or [Phase(epochs, (own,))]
-        return (*trained, *self.measuring(profile))
+        share = 1 / self.params.teach_every if taught else 0
+        teaching = [Phase(epochs * share / len(taught), (own, network)) for network in taught]
+        alone = [Phase(epochs * (1 - share), (own,))] if share < 1 else []
+        return (*teaching, *alone, *self.measuring(profile))
 
     def _weaker(self, profile: ClientProfile) -> list[float]:
         """The ratios of the levels whose networks a client teaches, ascending."""
