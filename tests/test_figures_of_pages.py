@@ -229,6 +229,13 @@ def said() -> dict[str, list[str]]:
             f" eight {timing('gpu')['times that in 8 processes']:.1f} times.",
             *(f"| {row['method']} | {row['seconds']:.2f} |" for row in timing("gpu_rounds")["rows"]),
         ],
+        "docs/weak_devices.md": [
+            f"Its process peaks {above_torch(2)} MB above what `import torch` takes",
+            f"`import fedml` alone takes {above_torch(1)} MB",
+            *(f"| {row['peak']:.0f} | {above_torch(place)} |"
+              for place, row in enumerate(timing("device_memory")["rows"]) if place),
+            f"The 9,000 others took {registered_mb():.0f} MB",
+        ],
         "README.md": [
             f"{WEAK} (`digits_offline.yaml`), but the model that its weakest devices run scores"
             f" {float(DIGITS['5 (0.8)']):.0f} %.",
@@ -237,6 +244,18 @@ def said() -> dict[str, list[str]]:
             f" {apart(LARGE, 'DapperFL', dense)} |",
         ],
     }  # fmt: skip
+
+
+def above_torch(row: int) -> str:
+    """Peak of a process above that of bare torch, in MB."""
+    return f"{timing('device_memory')['rows'][row]['above torch']:.0f}"
+
+
+def registered_mb() -> float:
+    """Memory of the server for devices that have called and are not there."""
+    nobody, registered, *_ = (row["value"] for row in timing("devices")["rows"])
+    found: float = registered - nobody
+    return found
 
 
 def of_memory(samples: str, scope: str) -> str:
