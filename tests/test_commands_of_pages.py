@@ -53,6 +53,8 @@ NOT_RUN = {
     r"python my_program\.py": "tests/platform/test_user_program.py",
     r"fedml-dapper bench [a-z]": "hours; tests/benches",
     r"fedml-dapper (status|steer) ": "asks a running server; tests/operations",
+    r"fedml-dapper silos enroll |dapper-device join ": "one waits for the other; tests/device/test_joining.py",
+    r"dapper-device run ": "takes part with a server; tests/device",
     r"fedml-dapper calibrate .*--rank": "asks a running server; tests/commands",
     r"fedml-dapper audit .*--holds|fedml-dapper silos revoke .* 9f2c11aa": "a hash that stands for another",
     r"fedml-dapper run -c prices.yaml": "tests/tasks/test_own_task.py",
