@@ -179,8 +179,7 @@ def enroll(
     audit = AuditLog(audit_file or certificates / AUDIT_NAME)
     try:
         service = EnrolmentService(certificates, listen, Registrar(authority, members, audit))
-        port = listen.rpartition(":")[2]
-        click.echo(f"Devices join by: dapper-device join {service.hosts[0]}:{port} CODE. Ctrl-C ends this.")
+        click.echo(f"Devices join by: dapper-device join {service.address} CODE. Ctrl-C ends this.")
         try:
             service.wait()
         except KeyboardInterrupt:

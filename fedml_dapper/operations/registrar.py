@@ -3,7 +3,7 @@
 It is for a network of strangers. What they may try, and what comes of it:
 
 - **Guess a secret.** It has 120 random bits and is compared in constant time. A host that guesses wrong is soon told to
-  come back later, and neither learns whether a silo has a code. Hosts that guess right are not held up by it.
+  come back later, and no answer says whether a silo has a code. Other hosts are not held up by it.
 - **Use a stolen code.** Before its device does, that works, once: the device is then told that its code is spent, which
   the audit log says too, with the host. After it, nothing happens. Of two at the same moment one wins, as each is
   answered while the file of codes is held, also across processes.

@@ -51,11 +51,12 @@ class EnrolmentService:
 
     def __init__(self, certificates: Path, address: str, registrar: Registrar) -> None:
         self._registrar = registrar
-        self.hosts = hosts_of_server(certificates)
-        """Names and addresses in the server's certificate, by one of which devices have to dial."""
-        port = address.rpartition(":")[2]
-        values = {"server_address": f"{self.hosts[0]}:{port}", "listen_address": address, "certificates": certificates}
+        host = hosts_of_server(certificates)[0]
+        dialled = f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
+        values = {"server_address": dialled, "listen_address": address, "certificates": certificates}
         config = check(SecureGrpcConfig, values, where=f"--listen {address}")
+        self.address = config.server_address
+        """HOST:PORT that devices may dial; the server's certificate may name further hosts."""
         credentials = read_credentials(config, rank=0)
         self._server = grpc.server(
             ThreadPoolExecutor(THREADS, thread_name_prefix="enrolment"), options=_OPTIONS, maximum_concurrent_rpcs=CALLS
