@@ -21,7 +21,7 @@ JOIN = "Join"
 """Name of the call whose request is a :class:`JoinRequest`, and whose answer is a certificate (PEM)."""
 MAX_REQUEST_BYTES = 1 << 13
 MAX_ANSWER_BYTES = 1 << 20
-CALL_SECONDS = 30.0
+CALL_SECONDS = 60.0
 """How long a call, and the wait for a connection, may take."""
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
