@@ -28,7 +28,7 @@ SUMMARIES = {
     "run": "Train the federation of an experiment file.",
     "search": "Search a method's settings for the best validation accuracy.",
     "settings": "Say what every key of an experiment file means.",
-    "silos": "Say which certificates may call a server.",
+    "silos": "Say who may call a server, and who may join.",
     "status": "Show how a running server is.",
     "steer": "Ask a running server to pause, resume, evict, lift or end.",
 }

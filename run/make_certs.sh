@@ -4,7 +4,8 @@
 #   bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [--port PORT] [--experiment FILE] [HOST ...]
 #   bash run/make_certs.sh FOLDER --renew NAME ... [HOST ...]     (new ones for these, by the same authority)
 # HOST: the names and IP addresses under which silos dial the server or an edge; localhost and 127.0.0.1 when none is given.
-# Give each machine its kit, and nobody ca.key. See docs/security.md and docs/operations.md.
+# NUM_SILOS is 0 where all silos join by codes, with keys of their own. Give each machine its kit, and nobody ca.key. See
+# docs/security.md and docs/operations.md.
 set -euo pipefail
 usage() {
     echo "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [--port PORT] [--experiment FILE] [HOST ...]" >&2
@@ -16,10 +17,10 @@ fail() {
     exit 2
 }
 [[ $# -ge 2 ]] || usage
-folder=$1 silos=0
+folder=$1 silos=
 shift
 edges=() renewed=() port=8890 experiment=
-if [[ $1 =~ ^[1-9][0-9]*$ ]]; then
+if [[ $1 =~ ^(0|[1-9][0-9]*)$ ]]; then
     silos=$1
     shift
 elif [[ $1 != --renew ]]; then
@@ -36,12 +37,12 @@ while [[ ${1:-} == --* ]]; do
     esac
     shift 2
 done
-[[ $silos -eq 0 || ${#renewed[@]} -eq 0 ]] || usage
+[[ -z $silos || ${#renewed[@]} -eq 0 ]] || usage
 hosts=("$@")
 command -v openssl >/dev/null || fail "no openssl on this machine; on Debian: apt-get install openssl"
-if [[ $silos -gt 0 && -e $folder/ca.key ]]; then
+if [[ -n $silos && -e $folder/ca.key ]]; then
     fail "$folder holds an authority already; take another folder, or remove it first; --renew NAME makes single certificates"
-elif [[ $silos -eq 0 && ! -e $folder/ca.key ]]; then
+elif [[ -z $silos && ! -e $folder/ca.key ]]; then
     fail "$folder holds no ca.key, by which new certificates could be made"
 fi
 days=90 days_of_authority=730

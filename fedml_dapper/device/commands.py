@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -79,6 +80,33 @@ def check(files: Sequence[Path], rank: int | None, overrides: Sequence[str]) -> 
 
     for line in check_device(settings, rank):
         click.echo(line)
+
+
+@main.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.argument("code")
+@click.option(
+    "--certificates",
+    type=NamedPath(file_okay=False),
+    default="certs",
+    show_default=True,
+    help="Folder to make, of this device's key and certificate, and of the authority.",
+)
+def join(address: str, code: str, certificates: Path) -> None:
+    """Become a silo of a federation by a one-time CODE of its administrator, who runs `fedml-dapper silos enroll` at
+    HOST:PORT.
+
+    The device makes its own key, which never leaves it.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own one-line messages
+    from fedml_dapper.device.joining import join as join_federation  # noqa: PLC0415
+    from fedml_dapper.operations.join_code import JoinCode  # noqa: PLC0415
+
+    certificate = join_federation(address, JoinCode.read(code), certificates)
+    click.echo(
+        f"This device is {certificate.name}, until {certificate.expires:%Y-%m-%d}; its key is in {certificates}."
+    )
+    click.echo("To take part: dapper-device run shared.yaml device.yaml")
 
 
 @main.command()

@@ -16,34 +16,41 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.files.regular_file import in_place_of_file
 
 SCRATCH_PREFIX = ".unfinished-"
+FOR_ALL = 0o666
+"""Most permissions of a file, before the umask takes some away."""
+FOR_ITS_OWNER = 0o600
+"""Most permissions of a file with a secret."""
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Error numbers of places that are not for this account to write to."""
 _START_AGAIN = "mend that, then start it again, a run with --resume"
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, most: int = FOR_ALL) -> Iterator[Path]:
     """Provide a path to write to, whose file replaces ``path`` when the block ends.
 
     It is in a :func:`scratch_folder` beside ``path``, so that several may write the same file at once; the last to end
-    stays. The file's permissions follow the umask, whatever wrote it.
+    stays. The file's permissions are ``most`` without what the umask takes away, whatever wrote it, also while it is
+    written.
 
     Raises:
         DataError: The disk does not take the file, or something else than a plain file stands at ``path``.
     """
     if found := in_place_of_file(path):  # the new file would take the place of a device or pipe that others use
         raise DataError(f"cannot write {path.absolute()}: that is {found}; name a plain file, or remove it")
-    with explained(path), scratch_folder(path.parent) as scratch:
+    with explained(path), scratch_folder(path.parent, most) as scratch:
         yield scratch / path.name
-        (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
+        (scratch / path.name).chmod(scratch.stat().st_mode & FOR_ALL)  # safetensors makes files for their owner alone
         _flush(scratch / path.name)  # the content before the name, or a crash could leave an empty file under it
         (scratch / path.name).replace(path)
         _flush(path.parent)
 
 
 @contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
+def scratch_folder(parent: Path, most: int = FOR_ALL) -> Iterator[Path]:
     """Provide a new folder in ``parent`` for unfinished files, which is removed at the end of the block.
+
+    Whoever may read files of permissions ``most`` may look into it.
 
     It is locked by this process while the block lasts. A killed process leaves it behind, without the lock; the next
     block for ``parent`` removes it.
@@ -52,7 +59,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         OSError: No folder can be made in ``parent``.
     """
     _remove_leftovers(parent)
-    scratch, lock = _locked_folder(parent)
+    scratch, lock = _locked_folder(parent, most | (most & 0o444) >> 2)
     try:
         yield scratch
     finally:
@@ -60,11 +67,11 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked_folder(parent: Path) -> tuple[Path, int]:
+def _locked_folder(parent: Path, mode: int) -> tuple[Path, int]:
     """Make a scratch folder and lock it, where the file system has locks; return it and the descriptor of the lock."""
     while True:
         scratch = parent / f"{SCRATCH_PREFIX}{uuid4().hex}"
-        scratch.mkdir(parents=True)
+        scratch.mkdir(mode, parents=True)
         try:
             lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # another process took it for a leftover before it was locked

@@ -28,3 +28,8 @@ class RateLimiter:
                 return False
             self._left -= amount
             return True
+
+    def give_back(self, amount: float = 1) -> None:
+        """Put back what was taken for an event that turned out not to count."""
+        with self._lock:
+            self._left = min(self._most, self._left + amount)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedml_dapper.errors import DataError
-from fedml_dapper.files.atomic import SCRATCH_PREFIX, written_whole
+from fedml_dapper.files.atomic import FOR_ITS_OWNER, SCRATCH_PREFIX, written_whole
 
 KILLED = """
 import os, signal, sys
@@ -38,6 +38,13 @@ def test_a_file_is_replaced_at_the_end_and_nothing_else_is_left(tmp_path: Path) 
         assert path.read_text() == "one"
     assert path.read_text() == "two"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_secret_is_its_owner_s_alone_from_the_first_moment_on(tmp_path: Path) -> None:
+    with written_whole(tmp_path / "file", FOR_ITS_OWNER) as scratch:
+        assert stat.S_IMODE(scratch.parent.stat().st_mode) == 0o700
+        scratch.write_text("secret")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
 def test_it_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,11 +53,19 @@ def test_an_authority_is_not_overwritten(certificates: Path) -> None:
     assert {file: file.read_bytes() for file in certificates.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize("arguments", [[], ["0"], ["two"]])
+@pytest.mark.parametrize("arguments", [[], ["-1"], ["two"]])
 def test_usage(tmp_path: Path, arguments: Sequence[str]) -> None:
     finished = make(tmp_path / "certs", *arguments)
     assert finished.returncode == 2
     assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...]" in finished.stderr
+
+
+def test_where_all_silos_join_by_codes_no_silo_has_a_key_here(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    assert make(folder, "0", "localhost").returncode == 0
+    assert {file.stem for file in folder.glob("*.key")} == {"ca", "server", "admin"}
+    assert make(folder, "0", "localhost").returncode == 2
+    assert make(folder, "--renew", "silo-3").returncode == 0
 
 
 def test_a_kit_has_what_one_machine_needs_and_nobody_else_s_key(certificates: Path) -> None:
