@@ -121,7 +121,7 @@ DEVICE: dict[str, Any] = {
     "cmdclass": {"build_py": DeviceFiles},
     "options": {"build": {"build_base": "build/device"}},  # not where the other distribution's files may lie
     "install_requires": [
-        "torch>=2.4",
+        "torch>=2.4.1,!=2.10.0",  # 2.4.0 and 2.10.0 die at their import on a Raspberry Pi 4 (results/device)
         "numpy>=1.26",
         "grpcio>=1.60",
         "cryptography>=42",
