@@ -210,7 +210,7 @@ def test_a_run_without_its_ledger_is_begun_anew_only_when_told_to(experiment: Ex
     simulate(experiment, run_dir=run_dir)
     (run_dir / LEDGER_NAME).unlink()
     (run_dir / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=r"has checkpoints, but no ledger.jsonl .*--restart"):
+    with pytest.raises(ConfigError, match=r"has checkpoints, but no ledger.jsonl, .*--restart"):
         open_run_dir(experiment, run_dir, resume=True)
     assert list((run_dir / "checkpoints").iterdir())
     open_run_dir(experiment, run_dir, restart=True)

@@ -81,11 +81,11 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     """Read the part of a ledger from which a run can be resumed.
 
     Returns:
-        The run and its rounds, without the last line if that is torn or damaged: a process that was killed, or lost its
-        power, was at work on no other. None where there is no ledger, or not even a whole first line.
+        The run and its rounds, without the end of the file where that is torn or damaged, as a machine leaves it that
+        loses its power. None where there is no ledger, or not even a whole first line.
 
     Raises:
-        DataError: The first line is whole, but no run's; or another than the last is not the next round's record; or
+        DataError: The first line is whole, but no run's; or a whole record follows one that is damaged or missing; or
             the last is a round's of another version, which would be dropped as if it were damaged.
     """
     if not path.is_file():
@@ -94,7 +94,8 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     if not lines:
         return None
     run = _run_of(first, path)
-    if lines.pop() == b"" and lines and _is_damaged(lines[-1], run):
+    lines.pop()  # empty, or a record that was not finished
+    while lines and _is_damaged(lines[-1], run):
         lines.pop()
     rounds = _rounds_of(lines, run, path)
     _check_consistent(run, rounds, path)
