@@ -19,6 +19,8 @@ def _window(text: str) -> str:
     found = _HOURS.fullmatch(text)
     if found is None or any(_minutes(text, part) > _MINUTES_OF_A_DAY for part in (0, 1)):
         raise ValueError(f"expected HH:MM-HH:MM, e.g. 22:00-06:30, found {text}")
+    if _minutes(text, 0) == _minutes(text, 1) or _minutes(text, 0) - _minutes(text, 1) == _MINUTES_OF_A_DAY:
+        raise ValueError(f"{text} ends as it begins, and the device would never call; leave it out for any time")
     return text
 
 

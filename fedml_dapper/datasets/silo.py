@@ -17,13 +17,15 @@ def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
     """Load the suite with the silo's domain alone, from the silo's own folder.
 
     Raises:
-        ConfigError: The suite lacks the domain.
+        ConfigError: The suite lacks the domain, or no folder is named.
         DataError: Images are missing or damaged.
     """
     _check_classes(args)
     place = args if silo.data_cache_dir is None else args.model_copy(update={"data_cache_dir": silo.data_cache_dir})
     known = find_recipe(place) or load_suite(place)
     names = [domain.name for domain in known.domains]
+    if not names:
+        raise ConfigError("silo_args.data_cache_dir: say in which folder the data of this silo lie")
     name = silo.domain if silo.domain is not None or len(names) > 1 else names[0]
     if name is None:
         raise ConfigError(f"silo_args.domain: say which domain this silo holds; known: {', '.join(names)}")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import grpc
 import grpc.aio
@@ -34,6 +36,9 @@ LOGGER = logging.getLogger(__name__)
 CALLS_AT_ONCE = 20.0
 CALLS_PER_SECOND = 1.0
 """Calls that one device may make, at once and per second."""
+CALLS_OF_A_DEVICE = 4
+"""Calls of one device that may be under way at the same time, so that no device alone takes the places of all others.
+A device makes one at a time; those of a device that lost its power are found dead only after a while."""
 PAYLOADS_AT_ONCE = 64
 """Uploads that may be under way at the same time; further ones wait, so that memory stays bounded."""
 MAX_CALLS = 4096
@@ -71,6 +76,8 @@ class CallServer:
         self._audit = audit
         self._numbering = Numbering(self._max_payload_bytes)
         self._limiters: dict[int, RateLimiter] = {}
+        self._under_way: Counter[int] = Counter()
+        """Calls that are under way, by rank."""
         self._payloads = asyncio.Semaphore(PAYLOADS_AT_ONCE)
         self._refusals_logged = RateLimiter(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
         self._members_file = None if config.members_file is None else MembershipFile(config.members_file)
@@ -112,15 +119,14 @@ class CallServer:
     ) -> AsyncIterator[bytes]:
         try:
             rank = self._admitted(context)
-            message = await self._read(frames, rank)
-            answer = self._answer(rank, message)
+            with self._counted(rank):
+                message = await self._read(frames, rank)
+                for frame in self._numbering.parcel(self._answer(rank, message)).frames():
+                    yield frame
         except RefusedError as refusal:
             await self._refuse(context, refusal.status, str(refusal))
         except ProtocolError as error:
             await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        else:
-            for frame in self._numbering.parcel(answer).frames():
-                yield frame
 
     def _admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> int:
         """Return the rank of the device that calls; raise :class:`RefusedError` where it may not call now."""
@@ -140,16 +146,30 @@ class CallServer:
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         return rank
 
+    @contextmanager
+    def _counted(self, rank: int) -> Iterator[None]:
+        """Count a call of the device as under way; raise :class:`RefusedError` where it has too many."""
+        if self._under_way[rank] >= CALLS_OF_A_DEVICE:
+            reason = f"silo-{rank} has {CALLS_OF_A_DEVICE} calls under way already"
+            raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self._under_way[rank] += 1
+        try:
+            yield
+        finally:
+            self._under_way[rank] -= 1
+            if not self._under_way[rank]:
+                del self._under_way[rank]
+
     async def _read(self, frames: AsyncIterator[bytes], rank: int) -> AnyMessage:
         """Read a device's message; raise :class:`ProtocolError` where it is malformed, or speaks for another."""
-        first = await anext(frames, b"")
-        envelope = read_envelope(iter([first]), self._max_payload_bytes)
-        if (envelope.sender, envelope.receiver) != (rank, 0):
-            raise ProtocolError(f"device {rank} sent a message from {envelope.sender} to {envelope.receiver}")
-        payload = Payload(envelope)
-        allowed_s = SLOWEST_SECONDS + envelope.payload_bytes / SLOWEST_BYTES_PER_SECOND
         try:
-            async with self._payloads:
+            first = await asyncio.wait_for(_first(frames), SLOWEST_SECONDS)
+            envelope = read_envelope(iter([first]), self._max_payload_bytes)
+            if (envelope.sender, envelope.receiver) != (rank, 0):
+                raise ProtocolError(f"device {rank} sent a message from {envelope.sender} to {envelope.receiver}")
+            payload = Payload(envelope)
+            allowed_s = SLOWEST_SECONDS + envelope.payload_bytes / SLOWEST_BYTES_PER_SECOND
+            async with self._payloads if envelope.payload_bytes else nullcontext():
                 await asyncio.wait_for(_collect(frames, payload), allowed_s)
         except asyncio.TimeoutError as error:
             reason = f"device {rank} delivers more slowly than {SLOWEST_BYTES_PER_SECOND / 1000:g} kB a second"
@@ -168,3 +188,7 @@ class CallServer:
 async def _collect(frames: AsyncIterator[bytes], payload: Payload) -> None:
     async for frame in frames:
         payload.add(frame)
+
+
+async def _first(frames: AsyncIterator[bytes]) -> bytes:
+    return await anext(frames, b"")

@@ -298,6 +298,13 @@ def test_silos_with_folders_of_their_own_agree_on_stated_classes(tmp_path: Path)
         load_silo(shared, place)
 
 
+@pytest.mark.parametrize("domain", [None, "north"])
+def test_a_silo_without_a_folder_is_told_which_setting_names_it(domain: str | None) -> None:
+    shared = DataArgs(dataset="folder", partition="own", classes=("cod", "eel"), image_size=8)
+    with pytest.raises(ConfigError, match=r"silo_args.data_cache_dir: say in which folder"):
+        load_silo(shared, SiloArgs(domain=domain))
+
+
 def test_a_link_that_leads_nowhere_is_a_damaged_picture(tmp_path: Path) -> None:
     for name in ("cod", "eel"):
         fill(tmp_path / "sea" / name)

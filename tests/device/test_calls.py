@@ -206,3 +206,65 @@ def test_a_delivery_that_trickles_is_cut_off(
         never.set()
     assert "delivers more slowly" in str(caught.value.details())
     assert server.heard == []
+
+
+def test_a_device_that_stops_in_the_middle_of_many_deliveries_keeps_nobody_else_waiting(
+    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering]
+) -> None:
+    serve(config)
+    never = threading.Event()
+    refused = threading.Event()
+
+    def stopping() -> Iterator[bytes]:
+        yield next(Numbering(MAX_MB << 20).parcel(saying("slow", 1, bytes(1000))).frames())
+        never.wait(60)
+
+    def note(call: grpc.Future) -> None:
+        if call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            refused.set()
+
+    with open_channel(config, CredentialFiles(config, 1).current) as channel:
+        held = [channel.stream_stream(f"/{SERVICE}/{CALL}")(stopping()) for _ in range(calls.CALLS_OF_A_DEVICE + 1)]
+        for call in held:
+            call.add_done_callback(note)
+        assert refused.wait(30)
+        assert not all(call.done() for call in held)
+        assert caller(config, 2).call(saying("hello", 2)).get("said") == "HELLO"
+        with pytest.raises(grpc.RpcError, match="silo-1 has 4 calls under way already"):
+            caller(config, 1).call(saying("one more", 1))
+        for call in held:
+            call.cancel()
+        never.set()
+    wait_until(lambda: _is_answered(config))
+
+
+def _is_answered(config: SecureGrpcConfig) -> bool:
+    try:
+        return caller(config, 1).call(saying("hello", 1)).get("said") == "HELLO"
+    except grpc.RpcError:
+        return False
+
+
+def test_a_call_without_payload_waits_for_no_upload(
+    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PAYLOADS_AT_ONCE", 0)
+    serve(config)
+    assert caller(config, 2).call(saying("hello", 2)).get("said") == "HELLO"
+
+
+def test_a_call_that_says_nothing_is_ended(
+    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "SLOWEST_SECONDS", 0.2)
+    serve(config)
+    never = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        never.wait(60)
+        yield from ()
+
+    with open_channel(config, CredentialFiles(config, 1).current) as channel:
+        with pytest.raises(grpc.RpcError, match="device 1 delivers more slowly"):
+            next(channel.stream_stream(f"/{SERVICE}/{CALL}")(silent()))
+        never.set()

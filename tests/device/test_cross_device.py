@@ -218,6 +218,12 @@ def test_hours_that_are_none_are_refused(hours: str) -> None:
         MayCallArgs(hours=hours)
 
 
+@pytest.mark.parametrize("hours", ["08:00-08:00", "24:00-00:00", "24:00-24:00", "0:00-00:00"])
+def test_hours_in_which_nobody_ever_calls_are_refused(hours: str) -> None:
+    with pytest.raises(ValueError, match="ends as it begins, and the device would never call"):
+        MayCallArgs(hours=hours)
+
+
 PROGRAM = """
 import fedml
 from fedml_dapper import platform as dapper
