@@ -83,7 +83,7 @@ class CallingDevice:
                 self._deal_with(answer)
                 pause = FIRST_PAUSE_SECONDS
             except (grpc.RpcError, UnreachableError) as error:
-                LOGGER.info("the server cannot be reached (%s); calling again in %.0f s", reason_of(error), pause)
+                LOGGER.info("the server does not answer (%s); calling again in %.0f s", reason_of(error), pause)
                 self._sleep(_jittered(pause))
                 pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
@@ -111,7 +111,11 @@ class CallingDevice:
             self._sleep(_jittered(LAST_PAUSE_SECONDS))
 
     def _wait_until_it_may_call(self) -> None:
+        has_waited = False
         while not (self._may_call.is_open_at(_minute_of_the_day()) and self._says_yes()):
+            if not has_waited:
+                LOGGER.info("silo_args.may_call says no; asking again every %g s", self._may_call.ask_again_s)
+            has_waited = True
             self._sleep(self._may_call.ask_again_s)
 
     def _says_yes(self) -> bool:

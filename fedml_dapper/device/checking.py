@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Iterator
 
 import torch
 
-from fedml_dapper.config import Settings
+from fedml_dapper.config import MayCallArgs, Settings
 from fedml_dapper.device.rank import check_rank, grpc_of
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
@@ -29,6 +31,7 @@ def check_device(settings: Settings, rank: int) -> Iterator[str]:
     config = grpc_of(settings)
     check_rank(settings, rank)
     credentials = read_credentials(config, rank)
+    check_command(settings.silo_args.may_call)
     yield f"certificate: {credentials.name}, for the server at {config.config_for_silo(rank).server_address}"
     if settings.device_args.threads is not None:
         torch.set_num_threads(settings.device_args.threads)
@@ -48,6 +51,15 @@ def check_device(settings: Settings, rank: int) -> Iterator[str]:
     left = memory_left()
     if left is not None:
         yield f"memory left: {left.bytes / MB:.0f} MB ({left.bound})"
+
+
+def check_command(may_call: MayCallArgs | None) -> None:
+    """Raise :class:`ConfigError` where the command that says when the device may call is not there."""
+    if may_call is None or may_call.command is None:
+        return
+    program = shlex.split(may_call.command)[0]
+    if shutil.which(program) is None:
+        raise ConfigError(f"silo_args.may_call.command: no program `{program}` that can be run")
 
 
 def refuse_too_little_memory(experiment: Experiment, rank: int) -> Demand:

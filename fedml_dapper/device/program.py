@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.device.calling import CallingDevice
-from fedml_dapper.device.checking import refuse_too_little_memory
+from fedml_dapper.device.checking import check_command, refuse_too_little_memory
 from fedml_dapper.device.conversation import Conversation
 from fedml_dapper.device.event_loop import EventLoop
 from fedml_dapper.device.keeping import DeviceFolder, Keeping
 from fedml_dapper.device.rank import check_rank, grpc_of
 from fedml_dapper.device.silo_in_sums import SiloInSums
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, SumCodec, build_experiment
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Upload
@@ -91,13 +93,15 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     check_rank(settings, rank)
     if settings.device_args.threads is not None:
         torch.set_num_threads(settings.device_args.threads)
+    check_command(settings.silo_args.may_call)
+    folder = settings.dapper_args.output_dir / f"silo-{rank}" if output is None else output
+    _make(folder)
     credentials = CredentialFiles(config, rank)
     experiment = build_experiment(settings, rank=rank)
     give_back_freed_memory()  # by which the network was tried out
     refuse_too_little_memory(experiment, rank)
     agreement = Agreement.of(experiment)
     codec = Codec(experiment.method.problem.layout, agreement)
-    folder = settings.dapper_args.output_dir / f"silo-{rank}" if output is None else output
     clients = ClientSide(experiment)
     keeping = DeviceFolder(experiment, clients, folder)
     keeping.recall(rank - 1)
@@ -111,3 +115,14 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     give_up_after_s = settings.dapper_args.round_timeout_s
     transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
     Device(experiment, clients, codec, sums, rank, transport, keeping).loop()
+
+
+def _make(folder: Path) -> None:
+    """Make the folder of what the device keeps, before it joins."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise ConfigError(f"{folder.absolute()} cannot be made: {error.strerror}; name another by --output") from error
+    if not is_writable:
+        raise ConfigError(f"{folder.absolute()}: nothing can be written there; name another folder by --output")

@@ -61,7 +61,7 @@ class Server(Collector):
         self.sums = _secret_sums(experiment, self.state)
         """Secure sums; None where silos send uploads."""
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
-        self.checked_in = _checked_in(experiment)
+        self.checked_in = _checked_in(experiment, self.attendance)
         """Devices that are there; None where clients stay connected."""
         composed = (self.edges, self._buffered, self._late, private, self.sums, self.checked_in)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
@@ -334,8 +334,8 @@ def _secret_sums(experiment: Experiment, state: ServerState) -> SecretSums | Non
     return SecretSums(experiment, state)
 
 
-def _checked_in(experiment: Experiment) -> CheckedIn | None:
+def _checked_in(experiment: Experiment, attendance: Attendance) -> CheckedIn | None:
     args = experiment.settings.dapper_args
     if experiment.settings.common_args.training_type != "cross_device":
         return None
-    return CheckedIn(args.check_in or CheckInArgs(), args.min_clients_per_round)
+    return CheckedIn(args.check_in or CheckInArgs(), args.min_clients_per_round, lambda: attendance.left_out)

@@ -27,6 +27,7 @@ LOGGER = logging.getLogger(__name__)
 SOON_SECONDS = 1.0
 """When a device is to come back that calls while a round is closing."""
 REMIND_SECONDS = 60.0
+TOO_LATE = "it comes too late, or another process of this device was sent a model since; start each device once"
 """How often the log says that too few devices are there."""
 
 
@@ -70,6 +71,7 @@ class DeviceRounds:
         self._clock = clock
         self._there = server.checked_in
         self._args = experiment.settings.dapper_args.check_in or CheckInArgs()
+        self._fewest = experiment.settings.dapper_args.min_clients_per_round
         self._per_round = experiment.settings.train_args.client_num_per_round
         self._sent: dict[int, str] = {}
         """Ticket of the model that each device of the open round was sent last, by client id."""
@@ -148,7 +150,7 @@ class DeviceRounds:
         answer = Message(say.TAKEN, 0, rank)
         ticket = message.get(say.TICKET)
         if ticket is None or self._sent.get(client_id) != ticket or self.phase is not DevicePhase.TRAINING:
-            return _with(answer, {say.REFUSED: "it comes too late, or does not answer the model that was sent last"})
+            return _with(answer, {say.REFUSED: TOO_LATE})
         self._there.note(client_id)
         if client_id in self._server.answered():
             return answer  # it was taken, and its device did not hear so
@@ -176,7 +178,7 @@ class DeviceRounds:
         if self.phase is not DevicePhase.WAITING:
             return
         args = self._experiment.settings.dapper_args
-        there = len(self._there.present() - self._server.attendance.left_out.keys())
+        there = len(self._there.able())
         wanted = min(ceil(self._per_round * self._args.over_selection), self._num_devices)
         patient = self._clock() - self._waiting_since < self._args.come_back_s
         if there < (wanted if patient else args.min_clients_per_round):
@@ -196,7 +198,13 @@ class DeviceRounds:
     def _remind(self, there: int) -> None:
         if self._clock() - self._reminded >= REMIND_SECONDS:
             self._reminded = self._clock()
-            LOGGER.warning("%d devices are there, too few for round %d", there, self._server.state.round + 1)
+            left_out = len(self._there.present()) - there
+            LOGGER.warning(
+                "too few devices for round %d: %d may be asked, and %d that are there are left out",
+                self._server.state.round + 1,
+                there,
+                left_out,
+            )
 
     def begin_closing(self) -> bool:
         """Return whether the open round is to close now; if so, calls change nothing until :meth:`close` is over."""
@@ -204,8 +212,9 @@ class DeviceRounds:
             return False
         answered = self._server.answered()
         awaited = set(self._server.round_clients()) - answered - self._server.refused.keys()
-        if len(answered) < self._per_round and awaited and self._clock() < self._deadline:
-            return False
+        is_enough = len(answered) >= (self._fewest if not awaited else self._per_round)
+        if not is_enough and self._clock() < self._deadline:
+            return False  # also where all have been refused: bad uploads could use up a run's rounds in no time
         self.phase = DevicePhase.CLOSING
         return True
 

@@ -22,7 +22,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink
-from fedml_dapper.platform.device_rounds import DevicePhase, DeviceRounds
+from fedml_dapper.platform.device_rounds import TOO_LATE, DevicePhase, DeviceRounds
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
 from ..platform.processes import Silos
@@ -64,12 +64,14 @@ class Trial:
         status.add_params("schema", 5)
         return self.rounds.answer(rank, status)
 
-    def reports(self, task: AnyMessage, ticket: str | None = None, rank: int | None = None) -> AnyMessage:
+    def reports(
+        self, task: AnyMessage, ticket: str | None = None, rank: int | None = None, payload: bytes | None = None
+    ) -> AnyMessage:
         downlink, _ = self.codec.decode_downlink(task.get(say.MODEL), "a device")
         assert isinstance(downlink, Downlink)
         upload = self.clients.update(downlink, self.experiment.data_of(downlink.client_id))
         report = Message(say.SEND_UPLOAD, rank or task.get_receiver_id(), 0)
-        report.add_params(say.MODEL, self.codec.encode(upload))
+        report.add_params(say.MODEL, self.codec.encode(upload) if payload is None else payload)
         report.add_params(say.TICKET, task.get(say.TICKET) if ticket is None else ticket)
         return self.rounds.answer(report.get_sender_id(), report)
 
@@ -125,7 +127,7 @@ def test_a_round_opens_when_enough_are_there_and_asks_more_than_have_to_answer(t
     assert [client.client for client in there.server.last_record.clients] == [0, 1, 2, 3]
     assert there.server.last_record.absent == (4, 5)
     late = there.reports(tasks[4])
-    assert late.get(say.REFUSED) == "it comes too late, or does not answer the model that was sent last"
+    assert late.get(say.REFUSED) == TOO_LATE
 
 
 def test_those_that_have_gone_are_not_asked_and_few_are_enough_after_a_while(trial: Callable[..., Trial]) -> None:
@@ -163,7 +165,7 @@ def test_a_device_that_calls_again_begins_anew_and_a_report_that_was_not_heard_c
         there.calls(rank)
     first = there.calls(3)
     second = there.calls(3)
-    assert there.reports(first).get(say.REFUSED).startswith("it comes too late")
+    assert there.reports(first).get(say.REFUSED) == TOO_LATE
     assert there.reports(second).get(say.REFUSED) is None
     assert there.reports(second).get(say.REFUSED) is None
     assert there.server.answered() == {2}
@@ -181,6 +183,29 @@ def test_no_device_answers_for_another(trial: Callable[..., Trial]) -> None:
     )
     with pytest.raises(ProtocolError, match="a device sends no message of type 'what'"):
         there.rounds.answer(3, Message("what", 3, 0))
+
+
+def test_those_that_are_left_out_take_nobody_s_place(trial: Callable[..., Trial]) -> None:
+    there = trial("client_num_per_round=2")
+    for client_id in (0, 1, 2):
+        there.server.evict(client_id)
+        there.server.checked_in.note(client_id)  # type: ignore[union-attr]
+    for rank in (4, 5, 6):
+        there.calls(rank)
+    assert list(there.server.round_clients()) == [3, 4, 5]
+
+
+def test_bad_uploads_do_not_use_up_a_run_s_rounds(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    for rank in range(1, 7):
+        there.reports(there.calls(rank), payload=b"nonsense")
+    assert len(there.server.refused) == 6
+    assert not there.turn()
+    there.clock.now += TIMEOUT_S
+    assert there.turn()
+    assert there.server.state.round == 1
 
 
 def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> None:
@@ -233,6 +258,20 @@ dataset, model = dapper.load(args)
 flow = dapper.CrossDeviceServer(args, None, dataset, model, run_dir="run")
 fedml.FedMLRunner(args, None, dataset, model, algorithm_flow=flow).run()
 """
+
+
+@pytest.mark.long
+def test_what_a_device_cannot_use_is_said_before_it_calls(devices: Devices) -> None:
+    devices.write("fedavg", "cross_device")
+    missing = ("--set", "silo_args.may_call.command=/no/such --now")
+    for command in ("check", "run"):
+        told = devices.told(command, "shared.yaml", "--rank", "1", *missing)
+        assert (told.returncode, told.stderr.count("\n")) == (2, 1), told.stderr
+        assert "silo_args.may_call.command: no program `/no/such` that can be run" in told.stderr
+    (devices.folder / "file").touch()
+    told = devices.told("run", "shared.yaml", "--rank", "1", "--output", "file/below")
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1), told.stderr
+    assert "file/below cannot be made: Not a directory; name another by --output" in told.stderr
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import ceil
 
 from fedml_dapper.config import CheckInArgs
@@ -20,12 +20,20 @@ class CheckedIn(RoundFeature):
     Args:
         args: Settings of over-selection and of the time between calls.
         fewest: Fewest uploads of a round; with fewer it changes nothing.
+        left_out: Returns the clients in quarantine, or evicted, which are not asked though they are there.
         clock: Seconds.
     """
 
-    def __init__(self, args: CheckInArgs, fewest: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        args: CheckInArgs,
+        fewest: int,
+        left_out: Callable[[], Collection[int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._args = args
         self._fewest = fewest
+        self._left_out = left_out
         self._clock = clock
         self._called: dict[int, float] = {}
         """When each device called last, by client id."""
@@ -44,9 +52,13 @@ class CheckedIn(RoundFeature):
         self._called = {client_id: at for client_id, at in self._called.items() if at >= since}
         return set(self._called)
 
+    def able(self) -> set[int]:
+        """Return the clients that are there and may be asked."""
+        return self.present().difference(self._left_out())
+
     def available(self, client_ids: Sequence[int]) -> Sequence[int]:
-        present = self.present()
-        return [client_id for client_id in client_ids if client_id in present]
+        able = self.able()
+        return [client_id for client_id in client_ids if client_id in able]
 
     def wanted(self, number: int) -> int:
         return ceil(number * self._args.over_selection)
