@@ -21,7 +21,7 @@ from fedml_dapper.config import MayCallArgs
 from fedml_dapper.device.conversation import Conversation
 from fedml_dapper.device.keeping import Keeping
 from fedml_dapper.device.retry import UnreachableError
-from fedml_dapper.errors import ConfigError, printable
+from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.federation import ClientSide, Codec, Experiment
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Upload
@@ -31,6 +31,8 @@ LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 LAST_PAUSE_SECONDS = 600.0
 """Pauses between calls of a server that is away; each is twice the one before."""
+MOST_SECONDS = 24 * 3600.0
+"""Longest time for which a server can send a device away."""
 COMMAND_SECONDS = 60.0
 """How long the user's command may take to say whether the device may call."""
 
@@ -71,6 +73,7 @@ class CallingDevice:
 
         Raises:
             ConfigError: The server refuses this device, or its own command cannot be run.
+            ProtocolError: The server says something that is none of this experiment.
         """
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -105,7 +108,7 @@ class CallingDevice:
         elif kind == say.REFUSED:
             self._talk.take_refusal(answer)
         elif kind == say.COME_BACK:
-            self._sleep(_jittered(float(answer.get(say.COME_BACK))))
+            self._sleep(_jittered(_seconds_in(answer)))
         else:
             LOGGER.warning("dropped an answer of unknown type %.60r", str(kind))
             self._sleep(_jittered(LAST_PAUSE_SECONDS))
@@ -135,6 +138,18 @@ class CallingDevice:
         except OSError as error:
             raise ConfigError(f"silo_args.may_call.command: `{command}` cannot be run: {error.strerror}") from error
         return finished.returncode == 0
+
+
+def _seconds_in(answer: AnyMessage) -> float:
+    """Return the seconds after which the server wants to be called again, at most :data:`MOST_SECONDS`.
+
+    Raises:
+        ProtocolError: It names none.
+    """
+    seconds = answer.get(say.COME_BACK)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise ProtocolError(f"the server wants to be called again after {seconds!s:.20} seconds")
+    return min(float(seconds), MOST_SECONDS)
 
 
 def _jittered(seconds: float) -> float:

@@ -66,11 +66,14 @@ def refuse_too_little_memory(experiment: Experiment, rank: int) -> Demand:
     """Return what a round of this silo needs, before anything is trained.
 
     Raises:
-        ConfigError: More memory than there is.
+        ConfigError: More memory than there is, or its level is none of the experiment's.
     """
     profile = experiment.profiles[rank - 1]
     level = experiment.settings.silo_args.level or profile.level
-    demand = DemandCounter(experiment.method).demand(level, experiment.method.problem.ratios[level - 1])
+    ratios = experiment.method.problem.ratios
+    if level > len(ratios):
+        raise ConfigError(f"silo_args.level is {level}, but dapper_args.levels.ratios has {len(ratios)} levels")
+    demand = DemandCounter(experiment.method).demand(level, ratios[level - 1])
     left = memory_left()
     if left is not None and demand.memory_bytes > left.bytes:
         batch = experiment.method.problem.training.samples_at_a_time

@@ -111,7 +111,9 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
         return
     sums: SiloInSums | None = None
     if experiment.sums_in_secret:
-        sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, folder)
+        # where the silo notes it that has FedML, as a promise binds whichever of the two comes next
+        noted = settings.dapper_args.output_dir if output is None else output
+        sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, noted)
     give_up_after_s = settings.dapper_args.round_timeout_s
     transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
     Device(experiment, clients, codec, sums, rank, transport, keeping).loop()

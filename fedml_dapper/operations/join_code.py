@@ -32,7 +32,7 @@ class JoinCode:
     secret: str = field(repr=False)
     """24 letters."""
     fingerprint: str
-    """Of the authority's file; 32 letters."""
+    """Fingerprint of the authority's file, ca.pem, in 32 letters."""
 
     def __str__(self) -> str:
         return f"{self.name}.{self.secret}.{self.fingerprint}"

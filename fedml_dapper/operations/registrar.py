@@ -1,4 +1,4 @@
-"""Who gets a certificate for a code: the part of ``fedml-dapper silos enroll`` that decides, and writes down.
+"""Decision on requests to join by a code: the part of ``fedml-dapper silos enroll`` that answers and writes down.
 
 It is for a network of strangers. What they may try, and what comes of it:
 
@@ -48,7 +48,7 @@ REFUSALS_AT_ONCE = 20.0
 REFUSALS_PER_SECOND = 1.0
 """Refusals that get a line in the log, at once and per second."""
 STRANGER = "stranger"
-"""Who has shown no code, in the audit log; one name for all, as they could invent any number of names."""
+"""Name in the audit log of callers without a right code: one for all, as they could invent any number of names."""
 
 
 class Registrar:

@@ -27,8 +27,8 @@ LOGGER = logging.getLogger(__name__)
 SOON_SECONDS = 1.0
 """When a device is to come back that calls while a round is closing."""
 REMIND_SECONDS = 60.0
-TOO_LATE = "it comes too late, or another process of this device was sent a model since; start each device once"
 """How often the log says that too few devices are there."""
+TOO_LATE = "it comes too late, or another process of this device was sent a model since; start each device once"
 
 
 class DevicePhase(Enum):
@@ -99,9 +99,6 @@ class DeviceRounds:
 
     def _check_in(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
-        if message.get(say.STATUS) == say.FINISHED:
-            self._there.forget(client_id)
-            return Message(say.FINISH, 0, rank)
         if self.phase is DevicePhase.OVER:
             self._told.add(client_id)
             return Message(say.FINISH, 0, rank)

@@ -121,6 +121,7 @@ class CallServer:
             rank = self._admitted(context)
             with self._counted(rank):
                 message = await self._read(frames, rank)
+                self._check_admitted(context)  # once more, as it may have been struck off the list meanwhile
                 for frame in self._numbering.parcel(self._answer(rank, message)).frames():
                     yield frame
         except RefusedError as refusal:
@@ -138,13 +139,18 @@ class CallServer:
             reason = f"the certificate of `{name}` is no device's of this federation of {self._num_devices}"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
         rank = int(number)
-        tokens = self._credentials.current.tokens
-        check_admission(certificate.name, certificate, shown_token(context), self._members, tokens)
+        self._check_admitted(context)
         limiter = self._limiters.setdefault(rank, RateLimiter(CALLS_AT_ONCE, CALLS_PER_SECOND))
         if not limiter.take():
             reason = f"{certificate.name} calls more than {CALLS_PER_SECOND:g} times a second"
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         return rank
+
+    def _check_admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """Raise :class:`RefusedError` where the certificate or token of a call does not count now."""
+        certificate = shown_certificate(context)
+        tokens = self._credentials.current.tokens
+        check_admission(certificate.name, certificate, shown_token(context), self._members, tokens)
 
     @contextmanager
     def _counted(self, rank: int) -> Iterator[None]:

@@ -62,7 +62,8 @@ class Answering:
     async def _serve(self) -> None:
         self._over = asyncio.Event()
         config = self._config
-        server = CallServer(config, CredentialFiles(config, 0), NUM_DEVICES, self._answer, AuditLog(config.audit_file))
+        audit = AuditLog(config.audit_file)
+        self.server = server = CallServer(config, CredentialFiles(config, 0), NUM_DEVICES, self._answer, audit)
         await server.start()
         looking = asyncio.create_task(server.look_at_files())
         self._ready.set()
@@ -168,6 +169,33 @@ def test_a_device_that_is_struck_off_the_list_is_refused_while_the_server_runs(
     assert "of silo-2 " in refusals[0]
     assert "silo-2" in (tmp_path / "audit.jsonl").read_text()
     assert caller(config, 1).call(saying("hello", 1)).get("said") == "HELLO"
+
+
+def test_a_device_that_is_struck_off_while_it_delivers_is_not_heard(
+    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], tmp_path: Path
+) -> None:
+    members = tmp_path / "members.json"
+    add_members(members, [certificate_of((config.certificates / "silo-1.pem").read_bytes())])
+    listed = config.model_copy(update={"members_file": members})
+    server = serve(listed)
+    is_struck_off = threading.Event()
+
+    def halting() -> Iterator[bytes]:
+        frames = Numbering(MAX_MB << 20).parcel(saying("late", 1, bytes(1000))).frames()
+        yield next(frames)
+        is_struck_off.wait(60)
+        yield from frames
+
+    with open_channel(config, CredentialFiles(config, 1).current) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{CALL}")(halting(), timeout=50)
+        wait_until(lambda: server.server._under_way[1] == 1)
+        revoke_members(members, "silo-1", "lost")
+        wait_until(lambda: server.server._members is not None and not server.server._members.members[0].is_allowed)
+        is_struck_off.set()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert server.heard == []
 
 
 def test_a_flood_of_calls_is_slowed_and_others_are_answered(

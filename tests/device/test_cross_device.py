@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedml_dapper.config import CheckInArgs, MayCallArgs, Settings, load_settings
+from fedml_dapper.device.calling import MOST_SECONDS, _seconds_in
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
     Agreement,
@@ -258,6 +259,23 @@ dataset, model = dapper.load(args)
 flow = dapper.CrossDeviceServer(args, None, dataset, model, run_dir="run")
 fedml.FedMLRunner(args, None, dataset, model, algorithm_flow=flow).run()
 """
+
+
+@pytest.mark.parametrize(("said", "seconds"), [(5, 5.0), (0.5, 0.5), (1e300, MOST_SECONDS)])
+def test_a_server_cannot_send_a_device_away_for_ever(said: float, seconds: float) -> None:
+    assert _seconds_in(come_back(said)) == seconds
+
+
+@pytest.mark.parametrize("said", [None, "soon", -1, True])
+def test_no_time_is_no_answer(said: object) -> None:
+    with pytest.raises(ProtocolError, match="the server wants to be called again after"):
+        _seconds_in(come_back(said))
+
+
+def come_back(said: object) -> Message:
+    answer = Message(say.COME_BACK, 0, 1)
+    answer.add_params(say.COME_BACK, said)
+    return answer
 
 
 @pytest.mark.long

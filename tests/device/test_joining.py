@@ -64,7 +64,7 @@ def make_certificates(folder: Path, num_silos: int, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a federation whose silos all join by codes."""
+    """Folder of a federation's authority whose silos all join by codes."""
     return make_certificates(tmp_path_factory.mktemp("trusted") / "certs", 0, "localhost")
 
 

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedml_dapper.config import ModelArgs, load_settings
+from fedml_dapper.device.checking import refuse_too_little_memory
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning.layout import Scope
@@ -90,6 +92,16 @@ def test_a_level_beyond_the_device_s_memory_is_refused_before_it_joins(devices: 
     [line] = devices.output(1).splitlines()[-1:]
     assert re.search(r"level [123] needs \d+ MB, and \d+ MB are left \(the limit RLIMIT_DATA of this process\)", line)
     assert "take a weaker level (silo_args.level), or lower train_args.micro_batch_size (now 4096 samples" in line
+
+
+def test_a_level_that_the_experiment_has_not_is_one_line(devices: Devices) -> None:
+    devices.write(
+        data_args={"partition": "own", "data_cache_dir": "pictures/ink", "classes": ["bar", "circle", "cross"]}
+    )
+    asked = ["silo_args.level=4", "silo_args.domain=ink"]
+    experiment = build_experiment(load_settings([devices.folder / "shared.yaml"], asked), rank=1)
+    with pytest.raises(ConfigError, match=r"silo_args.level is 4, but dapper_args.levels.ratios has 3 levels"):
+        refuse_too_little_memory(experiment, 1)
 
 
 @pytest.mark.long

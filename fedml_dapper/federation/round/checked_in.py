@@ -42,10 +42,6 @@ class CheckedIn(RoundFeature):
         """Note that a device calls."""
         self._called[client_id] = self._clock()
 
-    def forget(self, client_id: int) -> None:
-        """Note that a device has gone."""
-        self._called.pop(client_id, None)
-
     def present(self) -> set[int]:
         """Return the clients whose device has called lately, and forget the others."""
         since = self._clock() - PERIODS * self._args.come_back_s
