@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import subprocess
 import tempfile
 import time
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,11 +16,8 @@ import click
 import grpc
 import grpc.aio
 import yaml
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from benchmarks.output import Figure, Findings, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
@@ -29,6 +26,7 @@ from fedml_dapper.federation import Agreement, Announcement, Codec, RunJournal, 
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, TrainingMetrics, Upload
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.authority import Authority
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.platform.device_rounds import DevicePhase, DeviceRounds
 from fedml_dapper.process.rss import peak_bytes, resident_bytes
@@ -36,6 +34,7 @@ from fedml_dapper.secure_grpc import AnyMessage, CallServer, Message
 from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE, SILO_OPTIONS
 from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, read_envelope, read_payload
 
+ROOT = Path(__file__).parents[1]
 PORT = 20871
 MAX_FAILURES = 3
 """Calls in a row that fail before a stub takes the server for gone."""
@@ -218,25 +217,14 @@ async def _said(rank: int, config: SecureGrpcConfig, numbering: Numbering, messa
 
 
 def _certify(folder: Path, count: int) -> None:
-    """Make an authority, and certificates of the server and of so many devices."""
-    folder.mkdir()
-    authority = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-
-    def issued(name: str, key: ec.EllipticCurvePrivateKey, is_authority: bool = False) -> bytes:
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.now(timezone.utc)
-        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        return builder.sign(authority, SHA256()).public_bytes(Encoding.PEM)
-
-    (folder / "ca.pem").write_bytes(issued("authority", authority, is_authority=True))
-    for name in ("server", *(f"silo-{rank}" for rank in range(1, count + 1))):
+    """Make an authority and the server's certificate, and those of so many devices."""
+    subprocess.run(["bash", ROOT / "run" / "make_certs.sh", folder, "0", "localhost"], check=True, capture_output=True)
+    authority = Authority(folder)
+    for rank in range(1, count + 1):
         key = ec.generate_private_key(ec.SECP256R1())
-        (folder / f"{name}.pem").write_bytes(issued(name, key))
-        (folder / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        (folder / f"silo-{rank}.pem").write_bytes(authority.certify(f"silo-{rank}", key.public_key()))
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / f"silo-{rank}.key").write_bytes(pem)
 
 
 if __name__ == "__main__":

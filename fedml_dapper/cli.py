@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 import click
 
 from fedml_dapper import __version__
-from fedml_dapper.process.complaint import complaining
-from fedml_dapper.process.interruption import ending_in_order
+from fedml_dapper.process.polite_group import PoliteGroup
 
 SUMMARIES = {
     "adapt": "The model for a device that joins a finished federation.",
@@ -45,16 +43,10 @@ fedml-dapper --help has all commands; COMMAND --help says what each takes."""
 """Text of ``fedml-dapper`` without a command."""
 
 
-class _PoliteGroup(click.Group):
-    """Ends at one of our own errors by one line on stderr and exit code 2, at an interruption by one and 130."""
+class _Commands(PoliteGroup):
+    """Commands that are loaded when they are called."""
 
-    def main(self, *args: Any, **settings: Any) -> Any:
-        with complaining("fedml-dapper"):  # around all, as --help and --version write before anything is invoked
-            return super().main(*args, **settings)
-
-    def invoke(self, ctx: click.Context) -> object:
-        with ending_in_order("fedml-dapper"):  # within, as click has an end of its own for interruptions
-            return super().invoke(ctx)
+    program = "fedml-dapper"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARIES)
@@ -71,7 +63,7 @@ class _PoliteGroup(click.Group):
 
 
 @click.group(
-    cls=_PoliteGroup,
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog='\b\nCompletion (or zsh_source, fish_source): eval "$(_FEDML_DAPPER_COMPLETE=bash_source fedml-dapper)"',

@@ -24,7 +24,6 @@ from fedml_dapper.device.retry import UnreachableError
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.federation import ClientSide, Codec, Experiment
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -60,13 +59,10 @@ class CallingDevice:
         keeping: Keeping,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        def train(downlink: Downlink) -> Upload:
-            return clients.update(downlink, experiment.data_of(downlink.client_id))
-
         self._caller = caller
         self._sleep = sleep
         self._may_call = experiment.settings.silo_args.may_call or MayCallArgs()
-        self._talk = Conversation(experiment, clients, codec, None, rank, self, Message, train, keeping)
+        self._talk = Conversation(experiment, clients, codec, None, rank, self, Message, clients.update_own, keeping)
 
     def run(self) -> None:
         """Call until the server says that the run is over.

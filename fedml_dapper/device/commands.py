@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
 from fedml_dapper import __version__
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.named_path import NamedPath
-from fedml_dapper.process.complaint import complaining
-from fedml_dapper.process.interruption import ending_in_order
-from fedml_dapper.process.lack_of_memory import naming_lack_of_memory
 from fedml_dapper.process.log import LogFormat, show_log
+from fedml_dapper.process.polite_group import PoliteGroup
 
 _files = click.argument("files", type=NamedPath(), nargs=-1, required=True)
 _rank = click.option(
@@ -26,19 +24,11 @@ _rank = click.option(
 _overrides = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 
 
-class _PoliteGroup(click.Group):
-    """Ends at one of our own errors by one line on stderr and exit code 2, at an interruption by one and 130."""
-
-    def main(self, *args: Any, **settings: Any) -> Any:
-        with complaining("dapper-device"):
-            return super().main(*args, **settings)
-
-    def invoke(self, ctx: click.Context) -> object:
-        with ending_in_order("dapper-device"), naming_lack_of_memory():
-            return super().invoke(ctx)
+class _Commands(PoliteGroup):
+    program = "dapper-device"
 
 
-@click.group(cls=_PoliteGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="dapper-device")
 def main() -> None:
     """Take part in a federation on a weak device."""

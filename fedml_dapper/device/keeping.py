@@ -89,7 +89,7 @@ class DeviceFolder:
 
     def received(self, downlink: Downlink) -> None:
         """Keep the model that the client uses, given what it was sent."""
-        model = self._clients.personal_model(downlink, self._experiment.data_of(downlink.client_id))
+        model = self._clients.personal_model(downlink)
         kept = filled_channels(self._experiment.method.problem.layout, model)
         self._folder.mkdir(parents=True, exist_ok=True)
         save_model(model.state_dict(), self._folder / KEPT_MODEL_NAME, downlink.round - 1, self._origin, kept)

@@ -21,7 +21,6 @@ from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, SumCodec, build_experiment
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.process.freed_memory import give_back_freed_memory
 from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, SecureSilo, Transport
@@ -43,11 +42,7 @@ class Device(EventLoop):
         keeping: Keeping,
     ) -> None:
         super().__init__()
-
-        def train(downlink: Downlink) -> Upload:
-            return clients.update(downlink, experiment.data_of(downlink.client_id))
-
-        self._talk = Conversation(experiment, clients, codec, sums, rank, self, Message, train, keeping)
+        self._talk = Conversation(experiment, clients, codec, sums, rank, self, Message, clients.update_own, keeping)
         self._handlers: dict[Any, Callable[[AnyMessage], None]] = {
             say.CONNECTION_IS_READY: lambda message: self._talk.greet(),
             say.CHECK_STATUS: lambda message: self._talk.greet(),

@@ -72,9 +72,14 @@ class ClientSide:
         """Return ``upload`` as the server will see it."""
         return as_received(upload, self._experiment.method.problem.layout)
 
-    def personal_model(self, downlink: Downlink, data: ClientData) -> Backbone:
-        """Return the model that the client uses itself, given ``downlink``."""
-        return self._experiment.method.personal_model(self._context(downlink, data), downlink)
+    def update_own(self, downlink: Downlink) -> Upload:
+        """Train the client of ``downlink`` on its own data, which this process has."""
+        return self.update(downlink, self._experiment.data_of(downlink.client_id))
+
+    def personal_model(self, downlink: Downlink) -> Backbone:
+        """Return the model that the client of ``downlink`` uses itself."""
+        context = self._context(downlink, self._experiment.data_of(downlink.client_id))
+        return self._experiment.method.personal_model(context, downlink)
 
     def announcement(self, client_id: int) -> Announcement:
         """Return what the silo of ``client_id`` tells the server of its own data when it joins."""

@@ -12,11 +12,9 @@ from fedml.arguments import add_args
 from fedml_dapper.federation import Experiment, RunObserver
 from fedml_dapper.platform.arguments import start
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
-from fedml_dapper.platform.cross_device_server import CrossDeviceServer
 from fedml_dapper.platform.dataset import fedml_dataset
-from fedml_dapper.platform.distributed import DistributedRunner
-from fedml_dapper.platform.in_process import InProcessRunner
 from fedml_dapper.platform.program import attach
+from fedml_dapper.platform.runner import runner_for
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 
@@ -51,13 +49,8 @@ def run_federation(
     dataset = fedml_dataset(experiment.division, experiment.num_classes)
     trainer: DapperClientTrainer | None = None
     aggregator: DapperServerAggregator | None = None
-    flow: InProcessRunner | DistributedRunner | CrossDeviceServer
     if experiment.settings.comm_args.backend == "sp":
         trainer = DapperClientTrainer(model, args)
         aggregator = DapperServerAggregator(model, args)
-        flow = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers, resume)
-    elif experiment.settings.common_args.training_type == "cross_device":
-        flow = CrossDeviceServer(args, device, dataset, model, run_dir=run_dir, observers=observers, resume=resume)
-    else:
-        flow = DistributedRunner(args, device, dataset, model, run_dir=run_dir, observers=observers, resume=resume)
+    flow = runner_for(args, device, dataset, model, trainer, aggregator, run_dir, observers, resume)
     fedml.FedMLRunner(args, device, dataset, model, trainer, aggregator, algorithm_flow=flow).run()

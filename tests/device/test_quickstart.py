@@ -25,6 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 LIMIT = 512 << 20
 NUM_DEVICES = 8
 CUT_OFF_SECONDS = 60.0
+"""A time, and no event: longer than the 40 seconds after which both ends take a silent line for dead."""
 
 
 @pytest.fixture

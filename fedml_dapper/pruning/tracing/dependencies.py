@@ -33,10 +33,11 @@ def plain_layout(
         output_layers: Layers that produce what the network puts out, which are never cut.
         internal: Whether to keep only groups with a single producer that no output layer reads.
     """
-    if not output_layers or not _is_plain(model) or _torch_pruning() is None:
+    library = _torch_pruning()
+    if not output_layers or not _is_plain(model) or library is None:
         return None
     try:
-        found = _found(whole, model, example, output_layers, internal)
+        found = _found(library, whole, model, example, output_layers, internal)
     except Exception:  # noqa: BLE001  # whatever torch-pruning meets between the layers: they are followed instead
         return None
     return found if found is not None and _fits(found) else None
@@ -52,15 +53,20 @@ def _torch_pruning() -> Any:
 
 
 def _found(
-    whole: ChannelLayout, model: nn.Module, example: Inputs, output_layers: Collection[nn.Module], internal: bool
+    library: Any,
+    whole: ChannelLayout,
+    model: nn.Module,
+    example: Inputs,
+    output_layers: Collection[nn.Module],
+    internal: bool,
 ) -> ChannelLayout | None:
-    """Return the layout that the dependency graph gives, or None.
+    """Return the layout that the ``library``'s dependency graph gives, or None.
 
     None says that a group has layers that are not plain, or that several groups lie side by side in a tensor.
     """
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    unbuilt = _torch_pruning().DependencyGraph()
+    unbuilt = library.DependencyGraph()
     graph = unbuilt.build_dependency(model, (example,), verbose=False)  # verbose warns of every scalar parameter
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = defaultdict(list)
