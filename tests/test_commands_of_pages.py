@@ -57,7 +57,7 @@ NOT_RUN = {
     r"bash run/build_device\.sh": "builds a wheel; tests/device/test_distribution.py",
     r"(device/bin/)?dapper-device (check|run|predict) ": "a device, mostly with a server; tests/device",
     r".*results/device/|.*AARCH64": "another processor, of a gigabyte; results/device has what came of it",
-    r"cd federation|bash run/make_certs\.sh federation|PYTHONPATH=\. ": "for the other processor",
+    r"cd federation|bash run/make_certs\.sh federation|PYTHONPATH=\. |cmp plain/": "for the other processor",
     r"fedml-dapper calibrate .*--rank": "asks a running server; tests/commands",
     r"fedml-dapper audit .*--holds|fedml-dapper silos revoke .* 9f2c11aa": "a hash that stands for another",
     r"fedml-dapper run -c prices.yaml": "tests/tasks/test_own_task.py",
