@@ -193,6 +193,8 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
 def test_an_upload_that_comes_after_the_last_round_is_dropped_and_blames_nobody(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
+
     class Slow(DapperClientTrainer):
         def train(self, train_data: Any, device: Any, args: Any) -> None:
             super().train(train_data, device, args)
@@ -206,7 +208,10 @@ def test_an_upload_that_comes_after_the_last_round_is_dropped_and_blames_nobody(
     federation.let_time_pass()
     federation.wait()
     assert [record.absent for record in federation.rounds()] == [(2,)]
-    assert "rank 3: an upload that does not answer what it was sent last, dropped" in caplog.text
+    dropped_there = "rank 3: an upload that does not answer what it was sent last, dropped"
+    kept_here = "client 2: the run ended before round 1's training did"
+    # Either may happen: the goodbye is at the silo before its upload leaves, or after.
+    assert (dropped_there in caplog.text) != (kept_here in caplog.text)
     assert "refused" not in caplog.text
 
 
