@@ -46,6 +46,7 @@ from fedml_dapper.models import (
     layers_out_of_sight,
     take_over,
 )
+from fedml_dapper.models.frozen import FROZEN_SOURCE, frozen_digest
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Task, build_task
 from fedml_dapper.tasks.contract import described
@@ -243,7 +244,7 @@ def build_experiment(
             *(() if privacy is None else (privacy_note(privacy, settings.train_args.comm_round),)),
             *(() if secure is None else (secure_sums_note(secure, settings.common_args.is_simulation),)),
         ),
-        sources=_sources(settings, model, data),
+        sources=_sources(settings, model, data, method.problem.backbone),
         clock=_clock(settings, method, fleet),
         workers=workers,
     )
@@ -330,12 +331,17 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
     )
 
 
-def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) -> dict[str, str]:
+def _sources(
+    settings: Settings, model: nn.Module | None, data: ExperimentData, backbone: Backbone
+) -> dict[str, str]:
     named = sources(settings)
     if model is not None and settings.model_args.model is None:
         named["model_args.model"] = describe(model)
     if data.source is not None:
         named["data_args.dataset"] = data.source
+    frozen = frozen_digest(backbone)
+    if frozen is not None:
+        named[FROZEN_SOURCE] = frozen
     return named
 
 

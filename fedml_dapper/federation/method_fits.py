@@ -43,6 +43,6 @@ def _sends_statistics(method: Method[Any]) -> bool:
 
 def _whole_numbers(method: Method[Any]) -> tuple[str, ...]:
     """Integer tensors of an upload other than BatchNorm's counters, which nothing reads."""
-    tensors = method.problem.layout.tensors
-    whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
+    layout = method.problem.layout
+    whole = sorted(name for name in layout.travelling if not layout.tensors[name].dtype.is_floating_point)
     return tuple(name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked"))

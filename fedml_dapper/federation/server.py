@@ -46,8 +46,8 @@ class Server(Collector):
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        backbone = experiment.method.problem.backbone
-        weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
+        starting = experiment.method.problem.starting_weights()
+        weights = {name: tensor.detach().clone() for name, tensor in starting.items()}
         super().__init__(experiment, ServerState(round=0, weights=weights, profiles=experiment.profiles))
         privacy = experiment.method.problem.privacy
         self._scoring = Scoring(experiment)
@@ -232,11 +232,16 @@ class Server(Collector):
             late={} if self._late is None else dict(self._late.late),
         )
 
+    def whole_model(self) -> dict[str, Tensor]:
+        """Return all tensors of the global model, frozen parameters among them."""
+        return self._method.problem.whole(self.state.weights)
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on as the server that made ``checkpoint`` would; its tensors are used, not copied."""
         assert not self._round.is_open, "a round is open"
         self.state.round = checkpoint.round
-        self.state.weights = dict(checkpoint.weights)
+        travelling = self._method.problem.layout.travelling
+        self.state.weights = {name: checkpoint.weights[name] for name in travelling}
         self.state.memory = checkpoint.memory
         self.memories.clear()  # the object stays: in simulation the clients' side holds it too
         self.memories.update(checkpoint.memories)

@@ -39,6 +39,8 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
         backbone = build_backbone(args, num_classes, seed, example)
         check_same_network(passed, backbone, args.model)
         backbone.load_state_dict(passed.state_dict())
+        for ours, theirs in zip(backbone.parameters(), bare(passed).parameters(), strict=True):
+            ours.requires_grad_(theirs.requires_grad)
         return backbone
     for key in ("width", "arguments", "weights"):
         if getattr(args, key) != ModelArgs.model_fields[key].get_default(call_default_factory=True):

@@ -47,7 +47,7 @@ class CrossDeviceServer(AlgorithmFlow):
             asyncio.run(self._serve(rounds))
         finally:
             journal.finished()
-        self._close(run_dir, aggregator.server.state.weights)
+        self._close(run_dir, aggregator.server.whole_model())
 
     async def _serve(self, rounds: DeviceRounds) -> None:
         settings = self.experiment.settings

@@ -98,7 +98,7 @@ class DistributedRunner(AlgorithmFlow):
             comm,
             callers,
         ).run()
-        self._close(run_dir, aggregator.server.state.weights)
+        self._close(run_dir, aggregator.server.whole_model())
 
     def _serve_silos(self, edge: EdgeArgs) -> None:
         self._args.client_id_list = json.dumps(list(edge.silos))

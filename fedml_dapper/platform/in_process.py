@@ -33,7 +33,7 @@ class InProcessRunner(AlgorithmFlow):
         run_dir, observers = self._open()
         server = self._aggregator.server
         run_rounds(self.experiment, server, self._trainer.clients, self._update, observers, run_dir, self._resume)
-        self._close(run_dir, server.state.weights)
+        self._close(run_dir, server.whole_model())
 
     def _update(self, downlink: Downlink) -> Upload:
         trainer = self._trainer

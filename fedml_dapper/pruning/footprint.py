@@ -73,11 +73,11 @@ def count_bytes(
     skipped: Collection[str] = (),
     uplink: Uplink = "fp32",
 ) -> int:
-    """Count the bytes of the state dict, buffers included, without the tensors named in ``skipped``."""
+    """Count the bytes of what travels of the state dict, buffers included, without the tensors named in ``skipped``."""
     return sum(
         travelling_bytes(spec.shape if name in unsliced else spec.shape_at(widths), spec, uplink)
         for name, spec in layout.tensors.items()
-        if name not in skipped
+        if name not in skipped and not spec.frozen
     )
 
 

@@ -93,6 +93,9 @@ class TensorSpec:
     twice the positions for those of norms, 0 for the rest. A fraction where parts of a tensor see other numbers of
     positions, as queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
+    frozen: bool = False
+    """Whether it is a parameter that nobody trains (``requires_grad=False``). Every process builds it with the network,
+    so it never travels."""
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:
         """Return the shape of the tensor once every group is cut to its width."""
@@ -169,7 +172,12 @@ class ChannelLayout:
         """Entries that are cut from ``axis``."""
         return (self.groups[axis.group].channels - widths[axis.group]) * axis.repeat
 
+    @cached_property
+    def travelling(self) -> tuple[str, ...]:
+        """Names of the tensors that messages may hold: all but frozen ones."""
+        return tuple(name for name, spec in self.tensors.items() if not spec.frozen)
+
     @property
     def trainable(self) -> list[str]:
-        """Names of the parameters, i.e. of all tensors but the buffers."""
-        return [name for name, spec in self.tensors.items() if spec.trainable]
+        """Names of the parameters that are trained, i.e. of all tensors but buffers and frozen parameters."""
+        return [name for name, spec in self.tensors.items() if spec.trainable and not spec.frozen]

@@ -38,7 +38,7 @@ class Packing:
         self._plans = plans
         self._kept = {client: KeptIndices(plan) for client, plan in plans.items()}
         clients = sorted(plans)
-        self._names = [name for name, spec in layout.tensors.items() if spec.dtype.is_floating_point]
+        self._names = [name for name in layout.travelling if layout.tensors[name].dtype.is_floating_point]
         holders = {name: self._holders(name, layout.tensors[name], clients) for name in self._names}
         each = [prod(layout.tensors[name].shape) // prod(bits.shape[1:]) for name, bits in holders.items()]
         sizes = np.repeat(each, [prod(bits.shape[1:]) for bits in holders.values()])

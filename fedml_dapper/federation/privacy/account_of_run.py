@@ -84,8 +84,9 @@ def check_steps(problem: Problem, personal: Collection[str]) -> None:
     secure = problem.secure_sums
     if privacy is None or privacy.clip is None or secure is None:
         return
-    tensors = problem.layout.tensors.items()
-    weights = sum(prod(spec.shape) for name, spec in tensors if spec.dtype.is_floating_point and name not in personal)
+    tensors = problem.layout.tensors
+    sent = [tensors[name] for name in problem.layout.travelling if name not in personal]
+    weights = sum(prod(spec.shape) for spec in sent if spec.dtype.is_floating_point)
     step = f"2^-{round(log2(secure.code.scale))}"
     multiplier = f"{privacy.noise_multiplier:.4g}"
     lost = rounding(weights) / (privacy.clip * secure.code.scale)

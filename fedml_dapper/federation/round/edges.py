@@ -68,7 +68,7 @@ class Edge(Collector):
     """Runs rounds in a server's name: :meth:`begin`, ``downlink`` and ``receive`` for every client, :meth:`close`."""
 
     def __init__(self, experiment: Experiment) -> None:
-        weights = experiment.method.problem.backbone.state_dict()
+        weights = experiment.method.problem.starting_weights()
         super().__init__(experiment, ServerState(round=0, weights=weights, profiles=()))
         self._sum: RecoverAndAverage | None = None
         self._rank = 0
@@ -121,7 +121,7 @@ def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, Clien
         if (record.domain, record.level, record.ratio, record.num_samples) != expected:
             raise ProtocolError(f"the edge of rank {message.edge} knows client {record.client} as another than it is")
     uniform = method.problem.uniform_weights
-    names = method.problem.layout.tensors.keys() - method.problem.personal_tensors
+    names = set(method.problem.layout.travelling) - method.problem.personal_tensors
     weight = sum(1 if uniform else record.num_samples for record in message.records)
     if message.sum.total != weight:
         raise ProtocolError(f"the edge of rank {message.edge} sums up a weight of {message.sum.total:g}, not {weight}")

@@ -74,7 +74,7 @@ class UploadCheck:
             ProtocolError: The upload has another form.
         """
         self._method.check_plan(server, upload)
-        check_fits(upload.weights, upload.plan, upload.unsliced, self._layout, self._layout.tensors.keys())
+        check_fits(upload.weights, upload.plan, upload.unsliced, self._layout, self._layout.travelling)
         self._method.check_extras(server, upload)
         expected = self._method.trained_samples(server.profiles[upload.client_id])
         if upload.num_samples != expected:

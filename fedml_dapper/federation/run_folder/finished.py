@@ -17,6 +17,7 @@ from fedml_dapper.federation.run_folder.model_file import ModelOrigin, check_cod
 from fedml_dapper.federation.run_folder.records import RunRecord
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
+from fedml_dapper.models.frozen import FROZEN_SOURCE
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def open_finished(folder: Path) -> FinishedRun:
     shared = SharedSettings.of(settings, method)
     checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
-    state = ServerState(file.round, file.weights, profiles, memory)
+    weights = {name: file.weights[name] for name in method.problem.layout.travelling}
+    state = ServerState(file.round, weights, profiles, memory)
     return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
 
 
@@ -80,7 +82,7 @@ def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None
     if settings.data_args.dataset is None:
         return None, "a program passed them"
     here = sources(settings)
-    changed = [key for key, source in record.sources.items() if here.get(key) != source]
+    changed = [key for key, source in record.sources.items() if key != FROZEN_SOURCE and here.get(key) != source]
     if changed:
         return None, f"{changed[0]} is not what it was in the run"
     try:

@@ -18,6 +18,7 @@ from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
 from fedml_dapper.federation.server import Server
 from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.files.locks import unlock_folder
+from fedml_dapper.pruning import Tensors
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class RunFiles(RunObserver):
         """Whether to write a checkpoint after every round. A round that is run again, with new noise or a sum over
         other clients, would give away more of the clients' data."""
         self._server = server
+        self._problem = experiment.method.problem
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
         self._opened = run_dir / OPENED_NAME
@@ -87,7 +89,7 @@ class RunFiles(RunObserver):
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
         self._ledger.run_resumed(record, rounds)
         if rounds:
-            save_model(self._server.state.weights, self._model, self._server.state.round, self._origin)
+            self._save_model(self._server.state.weights, self._server.state.round)
 
     def round_finished(self, record: RoundRecord) -> None:
         # Taken before the ledger is written: if that is cut short, run_finished saves the last round that it has.
@@ -115,5 +117,8 @@ class RunFiles(RunObserver):
     def _save(self) -> None:
         for checkpoint in self._unsaved[-1:]:
             self._checkpoints.save(checkpoint)
-            save_model(checkpoint.weights, self._model, checkpoint.round, self._origin)
+            self._save_model(checkpoint.weights, checkpoint.round)
         self._unsaved = []
+
+    def _save_model(self, weights: Tensors, round_: int) -> None:
+        save_model(self._problem.whole(weights), self._model, round_, self._origin)

@@ -222,7 +222,7 @@ class Codec:
         return plan
 
     def _sent(self, plan: PruningPlan) -> tuple[str, ...]:
-        return tuple(name for name in self._layout.tensors if name not in plan.omitted)
+        return tuple(name for name in self._layout.travelling if name not in plan.omitted)
 
     def _unflatten(self, flat: dict[str, Tensor], header: Header, plan: PruningPlan) -> dict[str, Tensor]:
         names = self._sent(plan)

@@ -106,13 +106,13 @@ class EdgeCodec:
         self._agreement.accept(header.identity, header.settings, "the edge")
         weights = read_tensors(body)
         remembered = taken(weights, _MEMORY)
-        check_fits(weights, DENSE, (), self._layout, self._layout.tensors.keys())
+        check_fits(weights, DENSE, (), self._layout, self._layout.travelling)
         check_finite(weights | remembered)
         profiles = tuple(ClientProfile(*values) for values in header.profiles)
         known = list(range(len(profiles)))
         if [profile.client_id for profile in profiles] != known or not {*header.clients, *header.chosen} <= {*known}:
             raise ProtocolError("order is about clients that it does not describe")
-        ordered = {name: weights[name] for name in self._layout.tensors}
+        ordered = {name: weights[name] for name in self._layout.travelling}
         memory = Memory(remembered, header.memory)
         usual = UpdateNorms(*header.usual)
         return EdgeOrder(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory, usual)

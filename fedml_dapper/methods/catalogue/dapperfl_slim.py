@@ -99,7 +99,8 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         if not widths[client_id]:
             return DENSE
         layout = self.problem.layout
-        rankings = {name: ranked(importance(layout, name, server.weights)) for name in layout.groups}
+        weights = self.problem.whole(server.weights)
+        rankings = {name: ranked(importance(layout, name, weights)) for name in layout.groups}
         drawn = numpy_generator(self.problem.seed, Stream.METHOD, server.round)
         return deal(rankings, widths, client_id, self.params.dealt, drawn)
 
@@ -147,7 +148,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         if not weaker:
             return None
         layout = slim_layout(self.problem.layout, downlink.plan)
-        plans = [plan_by_importance(layout, downlink.weights, self.problem.widths(ratio)) for ratio in weaker]
+        plans = [plan_by_importance(layout, model.state_dict(), self.problem.widths(ratio)) for ratio in weaker]
         between = [None] * (self.params.teach_every - 1)
         return cycle([pupil for plan in plans for pupil in (SubWidth(model, layout, plan), *between)])
 
@@ -158,7 +159,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     def level_plan(self, server: ServerState, level: int) -> PruningPlan:
         """The most important channels alone."""
         widths = self.problem.widths(self.problem.ratios[level - 1])
-        return plan_by_importance(self.problem.layout, server.weights, widths)
+        return plan_by_importance(self.problem.layout, self.problem.whole(server.weights), widths)
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, of which every ``teach_every``-th step teaches one of the weaker levels' networks, in turn."""

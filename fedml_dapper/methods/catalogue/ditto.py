@@ -86,7 +86,7 @@ class Ditto(Method[DittoParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             task_loss = self.problem.task_loss(model, batch)
-            squares = [(v - received[name]).square().sum() for name, v in model.named_parameters()]
+            squares = [(v - received[name]).square().sum() for name, v in model.named_parameters() if name in received]
             return task_loss + mu / 2 * torch.stack(squares).sum()
 
         return loss

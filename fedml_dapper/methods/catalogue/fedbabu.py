@@ -48,7 +48,7 @@ class FedBABU(Method[FedBABUParams]):
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The received body under the initial head, which is frozen."""
         model = super().load(client, downlink)
-        train_only(model, model.state_dict().keys() - self.personal)
+        train_only(model, set(self.problem.layout.trainable) - self.personal)
         return model
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
@@ -56,7 +56,8 @@ class FedBABU(Method[FedBABUParams]):
         model = self.load(client, downlink)
         epochs = self.params.finetune_epochs
         whole = self.params.finetune == "all"
-        train_only(model, model.state_dict() if whole else self.personal)
+        trained = set(self.problem.layout.trainable)
+        train_only(model, trained if whole else trained & self.personal)
         unreported = replace(client, on_step=lambda done, total: None)  # these are not steps of the round
         training = LocalTraining(unreported, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)

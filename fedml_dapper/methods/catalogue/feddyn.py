@@ -53,7 +53,8 @@ class FedDyn(Method[FedDynParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             task_loss = self.problem.task_loss(model, batch)
-            return task_loss + dynamic(dict(model.named_parameters()), gradient, received, alpha)
+            parameters = {name: parameter for name, parameter in model.named_parameters() if name in received}
+            return task_loss + dynamic(parameters, gradient, received, alpha)
 
         return loss
 

@@ -90,7 +90,7 @@ class FedFomo(Method[FedFomoParams]):
 
     @cached_property
     def _parameters(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.problem.backbone.named_parameters())
+        return tuple(self.problem.layout.trainable)
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
         """The client's own last model and, as extras, the ids of the ``offered`` and their parameters."""
@@ -119,7 +119,8 @@ class FedFomo(Method[FedFomoParams]):
             for j in downlink.extras["offered"].tolist()
         ]
         gains = self.benefits(own, offered, validation, client.device)
-        start = {**downlink.weights, **mixture(dict(own.named_parameters()), offered, gains)}
+        mine = {name: parameter for name, parameter in own.named_parameters() if name in self._parameters}
+        start = {**downlink.weights, **mixture(mine, offered, gains)}
         upload = super().local_update(replace(client, data=training), replace(downlink, weights=start))
         return replace(upload, extras={"offered": downlink.extras["offered"], "benefits": gains})
 

@@ -88,7 +88,8 @@ class FedMP(Method[FedMPParams]):
             self._plans.clear()
         if ratio not in self._plans:
             widths = self.problem.widths(ratio)
-            plan = plan_by_importance(self.problem.layout, server.weights, widths) if widths else DENSE
+            weights = self.problem.whole(server.weights)
+            plan = plan_by_importance(self.problem.layout, weights, widths) if widths else DENSE
             self._plans[ratio] = plan
         return self._plans[ratio]
 

@@ -41,7 +41,7 @@ class FedProx(Method[FedProxParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             task_loss = self.problem.task_loss(model, batch)
-            squares = [(w - received[name]).square().sum() for name, w in model.named_parameters()]
+            squares = [(w - received[name]).square().sum() for name, w in model.named_parameters() if name in received]
             return task_loss + mu / 2 * torch.stack(squares).sum()
 
         return loss

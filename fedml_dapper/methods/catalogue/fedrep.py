@@ -73,8 +73,9 @@ class FedRep(Method[FedRepParams]):
         loss = self.objective(client, downlink)
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        head = self.personal
-        body = model.state_dict().keys() - self.personal
+        trained = set(self.problem.layout.trainable)
+        head = trained & self.personal
+        body = trained - self.personal
         for part, part_epochs, mode in (
             (head, epochs - self.params.body_epochs, nn.Module.eval),
             (body, self.params.body_epochs, nn.Module.train),

@@ -86,9 +86,10 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l2 norm in the global model."""
         layout = self.problem.layout
+        weights = self.problem.whole(server.weights)
         kept = {}
         for group, width in self.problem.widths(server.profiles[client_id].ratio).items():
-            filters = {name: server.weights[name].double() for name in bearers(layout, group)}
+            filters = {name: weights[name].double() for name in bearers(layout, group)}
             kept[group] = keep_largest(importance(layout, group, filters).cpu(), width)
         return PruningPlan(kept)
 

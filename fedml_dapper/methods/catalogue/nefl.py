@@ -155,7 +155,7 @@ class NeFL(Method[NeFLParams]):
             name for name, layer in self.problem.backbone.named_modules()
             if isinstance(layer, BatchNorm) and not self.params.share_bn
         ]  # fmt: skip
-        names = self.problem.backbone.state_dict().keys()
+        names = self.problem.layout.travelling
         steps = {f"{block}.step" for stage in block_stages(self.problem.backbone) for block in stage}
         return tensors_of(norms, names) | steps
 

@@ -108,7 +108,7 @@ class PartialFed(Method[PartialFedParams]):
         if self.params.strategy == "adaptive":
             keeps = self._logits(client).argmax(dim=1)
             layers = [layer for layer, keep in zip(layers, keeps, strict=True) if keep]
-        return {name: last[name] for layer in layers for name in layer.tensors if last}
+        return {name: last[name] for layer in layers for name in layer.tensors if name in last}
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs; before them, where layers are chosen, one in which nothing but the choice learns."""
@@ -119,7 +119,8 @@ class PartialFed(Method[PartialFedParams]):
         if self.params.strategy == "adaptive" and client.memory.recall("last_model"):
             client.memory.keep("strategy", {"logits": self.learn_strategy(client, downlink)})
         upload = super().local_update(client, downlink)
-        last = {name: upload.weights[name] for layer in self.candidates for name in layer.tensors}
+        sent = upload.weights
+        last = {name: sent[name] for layer in self.candidates for name in layer.tensors if name in sent}
         client.memory.keep("last_model", last)
         return upload
 
@@ -148,7 +149,7 @@ class PartialFed(Method[PartialFedParams]):
                 name: share * weights[name] + (1 - share) * last[name]
                 for layer, share in zip(self.candidates, shares, strict=True)
                 for name in layer.tensors
-                if name in weights
+                if name in weights and name in last
             }
             return self.problem.task.loss(run_with(model, mixed, (batch.inputs,)), batch.targets)
 

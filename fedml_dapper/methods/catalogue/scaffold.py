@@ -70,7 +70,7 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
         """E epochs of corrected steps from x to y_i; the change of c_i travels with y_i."""
         momentum = self.params.momentum
         model = self.load(client, downlink)
-        y = dict(model.named_parameters())
+        y = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         x = {name: parameter.detach().clone() for name, parameter in y.items()}
         c = {name: tensor.to(client.device) for name, tensor in downlink.extras.items()}
         remembered = client.memory.recall("control")

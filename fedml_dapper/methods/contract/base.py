@@ -86,7 +86,7 @@ class Method(Unchanging, Generic[P]):
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The part of the global model that ``client_id`` trains in the coming round: by default all of it.
 
-        The client is sent all of that part that is not :attr:`personal`. Asking twice changes nothing.
+        The client is sent all of that part that is neither :attr:`personal` nor frozen. Asking twice changes nothing.
         """
         del server, client_id
         return DENSE
@@ -167,7 +167,11 @@ class Method(Unchanging, Generic[P]):
             round=downlink.round,
             client_id=client.profile.client_id,
             num_samples=client.data.num_samples,
-            weights={name: tensor for name, tensor in state.items() if name not in self.personal},
+            weights={
+                name: state[name]
+                for name in self.problem.layout.travelling
+                if name in state and name not in self.personal
+            },
             metrics=training.metrics(),
             plan=downlink.plan,
             extras=extras or {},
@@ -313,7 +317,7 @@ class Method(Unchanging, Generic[P]):
     def first_plan(self, profile: ClientProfile) -> PruningPlan:
         """The part of the global model that a client like ``profile`` is sent in the first round."""
         anyone = replace(profile, client_id=0)
-        return self.plan(ServerState(0, self.problem.backbone.state_dict(), (anyone,)), anyone.client_id)
+        return self.plan(ServerState(0, self.problem.starting_weights(), (anyone,)), anyone.client_id)
 
     # What an upload has to be, and what the server learns by it
 
@@ -388,7 +392,7 @@ class Method(Unchanging, Generic[P]):
     def global_model(self, server: ServerState) -> Backbone:
         """The server's model."""
         model = copy.deepcopy(self.problem.backbone)
-        model.load_state_dict(server.weights)
+        put_tensors(model, server.weights)
         return model
 
     def has_level_model(self, level: int) -> bool:

@@ -14,7 +14,7 @@ from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract.personal_layers import tensors_of_personal_layers
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Widths, trace_layout, verify_layout
+from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Tensors, Widths, trace_layout, verify_layout
 from fedml_dapper.tasks import Classification, Task
 
 
@@ -77,6 +77,15 @@ class Problem(Unchanging):
         Raises ``ConfigError`` where the backbone has no such layer.
         """
         return tensors_of_personal_layers(self.backbone, self.personal_layers)
+
+    def starting_weights(self) -> dict[str, Tensor]:
+        """What travels of the initial global model: all but frozen parameters, by name, not copied."""
+        state = self.backbone.state_dict()
+        return {name: state[name] for name in self.layout.travelling}
+
+    def whole(self, weights: Tensors) -> dict[str, Tensor]:
+        """``weights`` of a global model and its frozen parameters, in the order of the network's state dict."""
+        return {name: weights.get(name, tensor) for name, tensor in self.backbone.state_dict().items()}
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
         """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -149,7 +149,8 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
     if granularity == "per_tensor":
         consensus = _singly(consensus)
         similarity = _singly(similarity)
-    return Roles(tuple(consensus), tuple(similarity), tuple(statistics), local)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return Roles(_without(frozen, consensus), _without(frozen, similarity), tuple(statistics), local)
 
 
 def _can_be_split(layer: nn.Module, norm: nn.Module) -> bool:
@@ -169,6 +170,12 @@ def _core_norm(norm: BatchNorm, layer: _ConvNd | nn.Linear) -> type[BatchNorm]:
     if type(norm) in (*_NORMS.values(), nn.SyncBatchNorm):
         return type(norm)
     return nn.BatchNorm1d if isinstance(layer, nn.Linear) else _NORMS[len(layer.kernel_size)]
+
+
+def _without(names: Collection[str], groups: list[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The ``groups`` without these names; those that hold no other are left out."""
+    others = (tuple(name for name in group if name not in names) for group in groups)
+    return tuple(filter(None, others))
 
 
 def _singly(groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -39,6 +39,7 @@ from fedml_dapper.methods.contract import (
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import PruningPlan, Recovery, slim_tensors, write_back
 
 Statistics = Literal["slim", "recalibrate", "by_level", "exact", "dense"]
@@ -175,7 +176,7 @@ class StaticBatchNorm(Method[P]):
         layout = self.problem.layout
         plan = self.level_plan(server, level)
         model = self.local_model(plan)
-        model.load_state_dict(slim_tensors(self.as_of_level(server, level).weights, layout, plan))
+        put_tensors(model, slim_tensors(self.as_of_level(server, level).weights, layout, plan))
         return model
 
     def as_of_level(self, server: ServerState, level: int) -> ServerState:

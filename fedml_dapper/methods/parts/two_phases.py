@@ -76,7 +76,7 @@ class TwoPhaseMethod(Method[P]):
         weights = dict(message.weights)
         models = ClientModels(server)
         if client_id in models:
-            previous = {name: weights[name] for name in sorted(self.mixed(instructions))}
+            previous = {name: weights[name] for name in sorted(self.mixed(instructions) & weights.keys())}
             weights |= models.mean(self.mixing_weights(server, client_id), previous)
         return replace(message, weights=weights, extras=instructions)
 
@@ -101,6 +101,6 @@ class TwoPhaseMethod(Method[P]):
             return upload
         kept = self.kept(downlink.extras)
         plan = self.sent(downlink.round, downlink.extras)
-        client.memory.keep("personal", {name: upload.weights[name] for name in sorted(kept)})
+        client.memory.keep("personal", {name: upload.weights[name] for name in sorted(kept & upload.weights.keys())})
         sent = {name: tensor for name, tensor in upload.weights.items() if name not in plan.omitted}
         return replace(upload, weights=sent, plan=plan)

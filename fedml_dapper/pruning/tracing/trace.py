@@ -87,8 +87,14 @@ def _traced(
     graph = Graph(trace, list(model.state_dict()), output_layer)
     trainable = {name for name, _ in model.named_parameters()}
     tensors = {
-        name: TensorSpec(tuple(tensor.shape), tensor.dtype, name in trainable, trace.macs.get(name, 0))
-        for name, tensor in model.state_dict().items()
+        name: TensorSpec(
+            tuple(tensor.shape),
+            tensor.dtype,
+            trainable=name in trainable,
+            macs_per_element=trace.macs.get(name, 0),
+            frozen=isinstance(tensor, nn.Parameter) and not tensor.requires_grad,
+        )
+        for name, tensor in model.state_dict(keep_vars=True).items()
     }
     whole = ChannelLayout({}, tensors, products=graph.products())
     if scope is None or scope == "official_mask":
