@@ -5,6 +5,7 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """
 
+from fedml_dapper.config.adapter_args import AdapterArgs
 from fedml_dapper.config.check_in_args import CheckInArgs, MayCallArgs
 from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
@@ -14,6 +15,7 @@ from fedml_dapper.config.dapper_args import (
     EvaluationArgs,
     Importance,
     LevelArgs,
+    LevelBudget,
     PersonalLayers,
     PruningArgs,
     Uplink,
@@ -69,6 +71,7 @@ __all__ = [
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
+    "AdapterArgs",
     "CheckInArgs",
     "ClientArgs",
     "ClockArgs",
@@ -83,6 +86,7 @@ __all__ = [
     "FleetArgs",
     "Importance",
     "LevelArgs",
+    "LevelBudget",
     "Loaded",
     "MayCallArgs",
     "ModelArgs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedml_dapper.config.check_in_args import CheckInArgs
 from fedml_dapper.config.fleet_args import FleetArgs
@@ -21,17 +21,42 @@ Importance = Literal["filters", "gains", "scaled_filters"]
 PersonalLayers = Literal["none", "statistics", "norms"]
 
 
+class LevelBudget(Section):
+    """``dapper_args.levels.budgets``: what a level holds of a network with adapters."""
+
+    rank: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
+    """Rank components of each adapter; all of them when absent."""
+    base: PruningRatio = 0.0
+    """Pruning ratio of the network that the adapters stand beside, in ``pruning.ratio_of``."""
+
+
 class LevelArgs(Section):
     """``dapper_args.levels``: capability levels, strongest first, as pruning ratios, and who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
     """Pruning ratio of each level: the share that its model lacks."""
+    budgets: tuple[LevelBudget, ...] | None = None
+    """With ``model_args.adapter``, rank and base of each level in place of ``ratios``, which follow from them: the
+    share of all parameters that a level lacks. ``levels: [{rank: 16}, {rank: 4, base: 0.5}]`` says the same."""
     assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
     """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
     list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
     round (docs/fleet.md)."""
     strict: bool = False
     """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_of_budgets(cls, value: Any) -> Any:
+        return {"budgets": value} if isinstance(value, list | tuple) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ratios_of_budgets(cls, value: Any) -> Any:
+        """Give each budget a level; which ratio it comes to is known once the network is."""
+        if not isinstance(value, dict) or not isinstance(value.get("budgets"), list | tuple):
+            return value
+        return {"ratios": [0.0] * len(value["budgets"]), **value}
 
     @field_validator("ratios")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from fedml_dapper.config.adapter_args import AdapterArgs
 from fedml_dapper.config.class_names import fault_of_names
 from fedml_dapper.config.limits import (
     MAX_BATCH,
@@ -167,6 +168,8 @@ class ModelArgs(Section):
     """Weights to start from: a state dict as safetensors or in torch's format; drawn from the seed when absent."""
     predictor: str | None = None
     """Name of the last linear layer in the network, where it is not to be looked for."""
+    adapter: AdapterArgs | None = None
+    """Low-rank adapters that are trained in place of the network, which is frozen; all of it is trained when absent."""
 
 
 class TrainArgs(Section):

@@ -61,6 +61,11 @@ class Settings(Section):
     def _go_together(self) -> Iterator[str]:
         yield from broken_rows(self)
 
+    def with_ratios(self, ratios: tuple[float, ...]) -> Settings:
+        """Return the same settings with these pruning ratios of the capability levels."""
+        levels = self.dapper_args.levels.model_copy(update={"ratios": ratios})
+        return self.model_copy(update={"dapper_args": self.dapper_args.model_copy(update={"levels": levels})})
+
     def as_yaml(self) -> str:
         """Return the effective settings as YAML, every default written out; loading the text gives equal settings."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -26,9 +26,11 @@ from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.files.atomic import scratch_folder
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.adapters import has_adapters, merged
 from fedml_dapper.process.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
 from fedml_dapper.pruning.filled import filled_channels
+from fedml_dapper.pruning.footprint import count_macs, count_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Exporter:
         _check_finite(subject)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
         with _filled(out) as folder:
-            product = self._product(subject.model)
+            product = self._product(merged(subject.model))
             sets = sets_of(self.run, subject.client)
             files = [self._written(name, product, subject, sets, folder) for name in self.formats]
             if self.int8:
@@ -125,7 +127,7 @@ class Exporter:
             chosen = FORMATS[name]
             place = folder / "dense"
             place.mkdir()
-            chosen.write(self._product(self.run.method.problem.backbone), place / chosen.file_name)
+            chosen.write(self._product(merged(self.run.method.problem.backbone)), place / chosen.file_name)
             self._dense[name] = chosen.read(place / chosen.file_name)
             shutil.rmtree(place)
         return [self._dense[name]]
@@ -184,12 +186,18 @@ class Exporter:
         )
 
     def _size(self, subject: Subject) -> tuple[int, int]:
-        """Parameters, and multiply-accumulates of one input."""
+        """Parameters, and multiply-accumulates of one input, of the model with its adapters merged."""
         method = self.run.method
         if subject.level is None:
-            return method.model_size(DENSE)
-        cost = method.footprint(subject.ratio)
-        return cost.parameters, cost.macs
+            parameters, macs = method.model_size(DENSE)
+        else:
+            cost = method.footprint(subject.ratio)
+            parameters, macs = cost.parameters, cost.macs
+        layout = method.problem.layout
+        tensors = {name: spec for name, spec in layout.tensors.items() if has_adapters([name])}
+        widths = method.problem.widths(subject.ratio)
+        adapters = replace(layout, tensors=tensors, products={})
+        return parameters - count_parameters(adapters, widths), macs - count_macs(adapters, widths)
 
 
 def _names(example: Inputs) -> tuple[str, ...]:

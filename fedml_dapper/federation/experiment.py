@@ -192,6 +192,7 @@ def build_experiment(
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     _check_start(backbone, args, is_passed=model is not None)
     problem = build_problem(settings, backbone.to(device), data.example)
+    settings = settings.with_ratios(problem.ratios)
     _check_outputs(problem, data.num_classes)
     devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
 
@@ -314,7 +315,7 @@ def build_untrained(settings: Settings, num_classes: int, example: Inputs) -> Me
 def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Problem:
     """Build the learning problem of ``settings`` for ``backbone`` and inputs like ``example``, a batch of one."""
     privacy = settled_privacy(settings)
-    return Problem(
+    problem = Problem(
         backbone=backbone,
         example=example,
         training=settings.train_args,
@@ -322,6 +323,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
         seed=settings.common_args.random_seed,
         ratios=settings.dapper_args.levels.ratios,
+        budgets=settings.dapper_args.levels.budgets,
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
@@ -329,11 +331,10 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         privacy=privacy,
         secure_sums=settled_secure_sums(settings, privacy),
     )
+    return problem.with_ratios_of_budgets()
 
 
-def _sources(
-    settings: Settings, model: nn.Module | None, data: ExperimentData, backbone: Backbone
-) -> dict[str, str]:
+def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData, backbone: Backbone) -> dict[str, str]:
     named = sources(settings)
     if model is not None and settings.model_args.model is None:
         named["model_args.model"] = describe(model)

@@ -36,7 +36,7 @@ def with_fitted_levels(
         return settings
     first = levels.ratios[0]
     last = levels.ratios[-1]
-    method = build(_with_ratios(settings, (first, last)))
+    method = build(settings.with_ratios((first, last)))
     found = {first, last}
     if method.takes_part(2):
         counter = DemandCounter(method)
@@ -51,7 +51,7 @@ def with_fitted_levels(
         for means in {(one.profile, one.means.num_samples): one.means for one in equipped}.values():
             fits = partial(_fits, demand=demand, means=means, budget=budget)
             found.add(smallest_ratio(fits, first, last))
-    return _with_ratios(settings, tuple(sorted(found)))
+    return settings.with_ratios(tuple(sorted(found)))
 
 
 def smallest_ratio(fits: Callable[[float], bool], first: float, last: float) -> float:
@@ -71,9 +71,3 @@ def smallest_ratio(fits: Callable[[float], bool], first: float, last: float) -> 
 
 def _fits(ratio: float, demand: Callable[[float], Demand], means: Means, budget: Budget) -> bool:
     return not use_of(demand(ratio), means, budget).limits
-
-
-def _with_ratios(settings: Settings, ratios: tuple[float, ...]) -> Settings:
-    args = settings.dapper_args
-    levels = args.levels.model_copy(update={"ratios": ratios})
-    return settings.model_copy(update={"dapper_args": args.model_copy(update={"levels": levels})})

@@ -11,6 +11,7 @@ from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.config.compatibility import Capabilities, check_capabilities
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError
 from fedml_dapper.inputs import Inputs, described
+from fedml_dapper.models.adapters import add_adapters
 from fedml_dapper.models.admission import check_network
 from fedml_dapper.models.adopt import adopt
 from fedml_dapper.models.backbone import Backbone, example_image
@@ -23,7 +24,29 @@ _SMALL_IMAGE = example_image(32)
 
 
 def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Inputs = _SMALL_IMAGE) -> Backbone:
-    """Build the initial global model for inputs like ``example``, a batch of one.
+    """Build the initial global model for inputs like ``example``, a batch of one: a base, and adapters if asked for.
+
+    Raises:
+        ConfigError: No such network exists, or it does not fit the inputs, the classes or the adapters.
+    """
+    backbone = build_base(args, num_classes, seed, example)
+    adapt_if_asked(backbone, args, seed, example)
+    return backbone
+
+
+def adapt_if_asked(backbone: Backbone, args: ModelArgs, seed: int, example: Inputs) -> None:
+    """Freeze ``backbone`` and put adapters beside its layers, in place, where ``args`` ask for that.
+
+    Raises:
+        ConfigError: The network cannot have such adapters.
+    """
+    if args.adapter is not None:
+        with seeded_layers(seed, Stream.ADAPTERS):
+            add_adapters(backbone, args.adapter, example, backbone.label)
+
+
+def build_base(args: ModelArgs, num_classes: int, seed: int, example: Inputs = _SMALL_IMAGE) -> Backbone:
+    """Build the network that ``args`` name, without adapters.
 
     Its weights are drawn from the initialisation stream of ``seed`` (by PyTorch's default rules, or the network's own),
     or read from ``args.weights``.

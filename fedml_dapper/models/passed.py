@@ -12,7 +12,7 @@ from fedml_dapper.inputs import Inputs
 from fedml_dapper.models.admission import check_network, copied
 from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone
-from fedml_dapper.models.building import build_backbone
+from fedml_dapper.models.building import adapt_if_asked, build_base
 
 
 def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Inputs) -> bool:
@@ -21,7 +21,7 @@ def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, ex
     ``args`` may name something unknown to this package, which only the program that made ``passed`` understands.
     """
     try:
-        check_same_network(passed, build_backbone(args, num_classes, seed, example), str(args.model))
+        check_same_network(passed, build_base(args, num_classes, seed, example), str(args.model))
     except ConfigError:
         return False
     return True
@@ -36,11 +36,12 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
         ConfigError: The two networks differ, or the passed one cannot be adopted.
     """
     if args.model is not None:
-        backbone = build_backbone(args, num_classes, seed, example)
+        backbone = build_base(args, num_classes, seed, example)
         check_same_network(passed, backbone, args.model)
         backbone.load_state_dict(passed.state_dict())
         for ours, theirs in zip(backbone.parameters(), bare(passed).parameters(), strict=True):
             ours.requires_grad_(theirs.requires_grad)
+        adapt_if_asked(backbone, args, seed, example)
         return backbone
     for key in ("width", "arguments", "weights"):
         if getattr(args, key) != ModelArgs.model_fields[key].get_default(call_default_factory=True):
@@ -48,7 +49,9 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
                 f"model_args.{key}: belongs to a network that model_args.model names, and the program passes one; leave"
                 " it out"
             )
-    return _adopted(passed, example, args.predictor)
+    backbone = _adopted(passed, example, args.predictor)
+    adapt_if_asked(backbone, args, seed, example)
+    return backbone
 
 
 def _adopted(module: nn.Module, example: Inputs, predictor: str | None) -> Backbone:

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.pruning.attention import SlimAttention
 from fedml_dapper.pruning.filled import FilledLinear
 
@@ -18,6 +19,8 @@ def match_attributes(module: nn.Module) -> None:
     match module:
         case _ConvNd():
             _match_convolution(module)
+        case AdaptedLinear():
+            module.match_sizes()
         case FilledLinear():
             pass  # its sizes are those of the activations around it
         case nn.Linear():

@@ -6,8 +6,8 @@ footprints) reads nothing else of the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -30,6 +30,9 @@ class ChannelGroup:
     channels: int
     producers: tuple[str, ...]
     """Weights whose filters produce the channels; several where outputs are added together."""
+    partner: str | None = None
+    """Of an adapter's rank components: the matrix B, which reads what the one producer A puts out. A component's
+    importance is the norm of its part in B A, |b_j| |a_j|."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,3 +184,21 @@ class ChannelLayout:
     def trainable(self) -> list[str]:
         """Names of the parameters that are trained, i.e. of all tensors but buffers and frozen parameters."""
         return [name for name, spec in self.tensors.items() if spec.trainable and not spec.frozen]
+
+
+def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
+    """Return the layout in which these groups are left whole."""
+    gone = set(groups)
+
+    def kept(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        return {
+            name: replace(spec, axes=tuple(axis for axis in spec.axes if axis.group not in gone))
+            for name, spec in specs.items()
+        }
+
+    return replace(
+        layout,
+        groups={name: group for name, group in layout.groups.items() if name not in gone},
+        tensors=kept(layout.tensors),
+        products=kept(layout.products),
+    )

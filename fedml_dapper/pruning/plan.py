@@ -93,12 +93,19 @@ def plan_window(layout: ChannelLayout, widths: Widths, start: int = 0) -> Prunin
 def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
     """Return each channel's sum of absolute weights over all filters that produce it: shape (channels,), float64, CPU.
 
-    For standardised filters ``layout.importance`` says what is summed: raw weights, gains, or their product.
+    For standardised filters ``layout.importance`` says what is summed: raw weights, gains, or their product. Of an
+    adapter's rank component it is the Frobenius norm of its part in B A.
     """
     return _importance(layout, group, weights).cpu()
 
 
 def _importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
+    partner = layout.groups[group].partner
+    if partner is not None:
+        [producer] = layout.groups[group].producers
+        squares = ({name: weights[name].detach().double().square()} for name in (producer, partner))
+        a, b = (channel_sums(layout, group, each).sqrt() for each in squares)
+        return a * b
     values = {}
     for producer in layout.groups[group].producers:
         values[producer] = weights[producer].detach().abs().double()

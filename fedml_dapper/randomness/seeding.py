@@ -24,6 +24,7 @@ class Stream(Enum):
     LEVELS = "levels"
     SAMPLING = "client sampling"
     INITIALISATION = "initialisation"
+    ADAPTERS = "adapters"
     BATCHES = "batches"
     AUGMENTATION = "augmentation"
     METHOD = "method"

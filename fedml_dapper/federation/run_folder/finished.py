@@ -61,7 +61,9 @@ def open_finished(folder: Path) -> FinishedRun:
         profiles = _profiles(record)
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
-    shared = SharedSettings.of(settings, method)
+    method.problem.take_frozen(file.weights)
+    frozen = {key: source for key, source in record.sources.items() if key == FROZEN_SOURCE}
+    shared = SharedSettings.of(settings, method, sources(settings) | frozen)
     checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
     weights = {name: file.weights[name] for name in method.problem.layout.travelling}

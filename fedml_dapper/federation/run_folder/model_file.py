@@ -28,6 +28,7 @@ from fedml_dapper.federation.wire.settings_shared import shared_settings
 from fedml_dapper.inputs import Inputs, is_mask
 from fedml_dapper.methods import Method, build_method
 from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models.adapters import has_adapters, merged
 from fedml_dapper.process.provenance import commit
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors, Widths, plan_window
 
@@ -188,8 +189,9 @@ def round_of_model(path: Path) -> int | None:
 def load_model(path: Path | str) -> Backbone:
     """Load the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
 
-    It is on the CPU, in evaluation mode, and as narrow as the file's tensors are; neither data nor experiment file are
-    needed. Code of a network of one's own is looked for where it was, then beside ``path``.
+    It is on the CPU, in evaluation mode, and as narrow as the file's tensors are, with adapters merged where the file
+    has them so; neither data nor experiment file are needed. Code of a network of one's own is looked for where it was,
+    then beside ``path``.
 
     Raises:
         DataError: The file is of another kind, or of a version that did not write what is needed.
@@ -207,6 +209,8 @@ def load_model(path: Path | str) -> Backbone:
     omitted = frozenset(layout.tensors.keys() - file.weights.keys())
     plan = None if widths is None else _plan(layout, widths, file.kept, omitted)
     model = None if plan is None else method.local_model(plan)
+    if model is not None and not has_adapters(file.weights):
+        model = merged(model)
     if model is None or model.state_dict().keys() != file.weights.keys():
         raise DataError(f"{path} holds tensors that do not fit the network it names; it was changed")
     model.load_state_dict(file.weights)

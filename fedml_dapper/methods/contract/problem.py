@@ -8,13 +8,15 @@ from functools import cached_property
 from torch import Tensor
 
 from fedml_dapper.capture import Unchanging
-from fedml_dapper.config import DefenceArgs, PersonalLayers, PruningArgs, TrainArgs, Uplink
+from fedml_dapper.config import DefenceArgs, LevelBudget, PersonalLayers, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract.personal_layers import tensors_of_personal_layers
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Tensors, Widths, trace_layout, verify_layout
+from fedml_dapper.pruning.budgets import BudgetedLevel, budgeted_levels
 from fedml_dapper.tasks import Classification, Task
 
 
@@ -32,6 +34,8 @@ class Problem(Unchanging):
     seed: int
     ratios: tuple[float, ...] = (0.0,)
     """Pruning ratio of each capability level, strongest first."""
+    budgets: tuple[LevelBudget, ...] | None = None
+    """Rank and base of each capability level, of which :attr:`ratios` are then a consequence."""
     slims: bool = True
     """Whether the method slims; otherwise no channels are traced, so that any network will do."""
     uplink: Uplink = "fp32"
@@ -68,7 +72,8 @@ class Problem(Unchanging):
     @cached_property
     def scoped(self) -> Scoped | None:
         """The scope in which the backbone is cut, and why that one; None where nothing is cut."""
-        return Scoped.of(self.backbone, self.example, self.pruning, self.ratios) if self.slims else None
+        wanted = self.ratios if self.budgets is None else tuple(budget.base for budget in self.budgets)
+        return Scoped.of(self.backbone, self.example, self.pruning, wanted) if self.slims else None
 
     @cached_property
     def personal_tensors(self) -> frozenset[str]:
@@ -87,6 +92,30 @@ class Problem(Unchanging):
         """``weights`` of a global model and its frozen parameters, in the order of the network's state dict."""
         return {name: weights.get(name, tensor) for name, tensor in self.backbone.state_dict().items()}
 
+    def take_frozen(self, weights: Tensors) -> None:
+        """Put the frozen parameters among ``weights``, of a whole model, into the backbone.
+
+        For runs that are read back, where what their base was loaded from may not be there.
+        """
+        specs = self.layout.tensors
+        put_tensors(self.backbone, {name: tensor for name, tensor in weights.items() if specs[name].frozen})
+
+    def with_ratios_of_budgets(self) -> Problem:
+        """The same problem, in which ``ratios`` are what :attr:`budgets` come to; itself where there are none.
+
+        Raises ``ConfigError`` where the network cannot meet a budget.
+        """
+        if self.budgets is None:
+            return self
+        return replace(self, ratios=tuple(level.ratio for level in self._levels))
+
+    @cached_property
+    def _levels(self) -> tuple[BudgetedLevel, ...]:
+        """Widths of the levels that have a budget; none without budgets, or where nothing is cut."""
+        if self.budgets is None or not self.slims:
+            return ()
+        return budgeted_levels(self.layout, self.budgets, self.pruning)
+
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
         """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.
 
@@ -95,8 +124,11 @@ class Problem(Unchanging):
         if ratio not in self._solved:
             scoped = self.scoped
             whole = dict[str, int]()
+            budgeted = {self.ratios[place]: level.widths for place, level in enumerate(self._levels)}
             self._solved[ratio] = (
-                whole
+                budgeted[ratio]
+                if ratio in budgeted
+                else whole
                 if scoped is None or scoped.scope == "official_mask"
                 else scoped.widths(ratio, self.pruning, setting, self.backbone, self.example)
             )

@@ -54,6 +54,8 @@ class Trace:
     """(Tensor, axis) -> the channel of each entry. A tensor with several names has its first one here."""
     producers: set[tuple[str, int]] = field(default_factory=set)
     """(Weight, axis) of filters, which produce channels."""
+    partners: dict[str, str] = field(default_factory=dict)
+    """Matrix A of an adapter -> its matrix B."""
     borrowed: dict[str, str] = field(default_factory=dict)
     """Weight -> a layer that uses it, though another one holds it."""
     nameless: list[tuple[str, str]] = field(default_factory=list)

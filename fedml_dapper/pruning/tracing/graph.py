@@ -98,11 +98,22 @@ class Graph:
             places = frozenset(key for key, bound in self.bound.items() if bool((bound == roots[0]).any()))
             producers = sorted({name for name, dim in places & self._trace.producers}, key=self._order.__getitem__)
             if producers and len(roots) > 1:
-                found.append(
-                    FoundGroup(ChannelGroup(_layer(producers[0]), len(roots), tuple(producers)), roots, places)
-                )
+                partner = self._partner(producers, places)
+                group = ChannelGroup(_layer(producers[0]), len(roots), tuple(producers), partner)
+                found.append(FoundGroup(group, roots, places))
         found.sort(key=lambda each: (self._order[each.group.producers[0]], int(each.roots[0])))
         return _named_apart(found)
+
+    def _partner(self, producers: Sequence[str], places: Collection[tuple[str, int]]) -> str | None:
+        """Return the matrix B of an adapter whose A is the only one of ``producers``; None of other groups.
+
+        Adapters are this package's, or those that peft puts into a network, which are known by their names.
+        """
+        if len(producers) > 1:
+            return None
+        of_peft = producers[0].replace(".lora_A.", ".lora_B.")
+        partner = self._trace.partners.get(producers[0], of_peft if of_peft != producers[0] else None)
+        return partner if (partner, 1) in places and len(places) == 2 else None
 
     def axis(self, found: FoundGroup, dim: int, roots: Tensor) -> Axis | None:
         """Return where a group lies along an axis whose channels are ``roots``; None where it does not."""

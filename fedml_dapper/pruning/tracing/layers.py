@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from fedml_dapper.models.adapters import adapted_linear
 from fedml_dapper.models.running import first_line
 from fedml_dapper.models.standardised import standardised_conv2d
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
@@ -41,6 +42,7 @@ class Layers(TorchFunctionMode):
             F.pad: self._pad,
             standardised_conv2d: self._standardised,
             F.linear: self._linear,
+            adapted_linear: self._adapted,
             F.group_norm: self._group_norm,
             F.prelu: self._prelu,
             F.embedding: self._embedding,
@@ -133,6 +135,36 @@ class Layers(TorchFunctionMode):
         rows = follower.produce(weight, 0)
         if bias is not None:
             follower.bind(bias, 0, rows)
+        follower.mark(out, last, rows)
+
+    def _adapted(
+        self, out: Tensor, input: Tensor, dropped: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor,
+        *_: object,
+    ) -> None:  # fmt: skip
+        """A linear layer and its adapter, whose outputs are of the layer's channels: B's rows are cut as W's are."""
+        follower = self._follower
+        last = input.dim() - 1
+        positions = out.numel() // out.shape[-1]
+        for matrix in (weight, a, b):
+            follower.count(matrix, positions)
+        mark = follower.mark_of(input)
+        if mark is not None and mark.dim != last:
+            for tensor in (weight, bias, a, b):
+                follower.keep(tensor, "a linear layer works along another axis")
+            follower.mark(out, mark.dim, mark.ids)
+            return
+        ids = follower.along(input, last, "")
+        follower.bind(weight, 1, ids)
+        follower.bind(a, 1, ids)
+        components = follower.produce(a, 0)
+        follower.bind(b, 1, components)
+        rows = follower.produce(weight, 0)
+        follower.bind(b, 0, rows)
+        if bias is not None:
+            follower.bind(bias, 0, rows)
+        names = follower.weight(a), follower.weight(b)
+        if names[0] is not None and names[1] is not None:
+            follower.trace.partners[names[0]] = names[1]
         follower.mark(out, last, rows)
 
     def _channel_norm(

@@ -18,7 +18,7 @@ from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.process.profiling import part
-from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
+from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths, without
 from fedml_dapper.pruning.tracing.channels import SPREAD
 from fedml_dapper.pruning.tracing.dependencies import plain_layout
 from fedml_dapper.pruning.tracing.follower import Follower, Trace
@@ -200,24 +200,6 @@ def _cut(
 
 def _position(axis: Axis) -> tuple[int, int]:
     return axis.dim, 0 if axis.entries is None else int(axis.entries.index.min())
-
-
-def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
-    """Return the layout in which these groups are left whole."""
-    gone = set(groups)
-
-    def kept(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-        return {
-            name: replace(spec, axes=tuple(axis for axis in spec.axes if axis.group not in gone))
-            for name, spec in specs.items()
-        }
-
-    return replace(
-        layout,
-        groups={name: group for name, group in layout.groups.items() if name not in gone},
-        tensors=kept(layout.tensors),
-        products=kept(layout.products),
-    )
 
 
 def _tried(layout: ChannelLayout, trial: Trial, notes: Sequence[str]) -> ChannelLayout:
