@@ -82,7 +82,8 @@ class AdaptedLinear(nn.Linear):
     def merged(self) -> nn.Linear:
         """Return one linear layer that does the same: its matrix is W + (alpha / r) B A."""
         base = self.weight.t() if self.is_transposed else self.weight
-        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, base.device, base.dtype)
+        rows, columns = base.shape
+        layer = nn.Linear(columns, rows, self.bias is not None, base.device, base.dtype)
         with torch.no_grad():
             layer.weight.copy_(base + self.scaling * (self.lora_b @ self.lora_a))
             if self.bias is not None:

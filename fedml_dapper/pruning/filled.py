@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.pruning.layout import ChannelLayout, LinearMap
 from fedml_dapper.pruning.plan import axis_of
 
@@ -43,9 +44,9 @@ class _Filled(nn.Module):
             device = next(self.parameters()).device
             self.register_buffer(name, None if places is None else places.to(device), persistent=False)
 
-    def _mapped(self, input: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-        read = input if self._read is None else input.index_select(-1, self._read)
-        out = F.linear(read, matrix, bias)
+    def _filled(self, input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what ``compute`` makes of the inputs that are read, at the places of the outputs that are left."""
+        out = compute(input if self._read is None else input.index_select(-1, self._read))
         if self._written is None:
             return out
         return torch.index_copy(out.new_zeros(*out.shape[:-1], self.out_features), -1, self._written, out)
@@ -73,7 +74,38 @@ class FilledLinear(_Filled, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
-        return self._mapped(input, self.weight, self.bias)
+        return self._filled(input, lambda read: F.linear(read, self.weight, self.bias))
+
+
+class FilledAdapted(_Filled, AdaptedLinear):
+    """A :class:`FilledLinear` with an adapter, whose matrices are cut like those of the layer."""
+
+    @classmethod
+    def take_over(cls, layer: AdaptedLinear, written: Tensor | None, read: Tensor | None) -> None:
+        """Turn ``layer``, whose tensors are already cut, into this class in place.
+
+        Args:
+            layer: A layer with an adapter, or one of this class that is cut once more.
+            written: Kept outputs, counted among those that the layer had until now; None where activations fit.
+            read: Kept inputs, likewise.
+        """
+        layer.__class__ = cls
+        assert isinstance(layer, cls)
+        layer._note(len(layer.lora_b), layer.lora_a.shape[1], written, read)
+
+    def match_sizes(self) -> None:
+        """Leave the declared sizes, which are those of the activations."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features)."""
+        return self._filled(input, super().forward)
+
+    def merged(self) -> nn.Linear:
+        layer = super().merged()
+        places = {0: self._written, 1: self._read}
+        FilledLinear.take_over(layer, {dim: kept for dim, kept in places.items() if kept is not None})
+        layer.out_features, layer.in_features = self.out_features, self.in_features
+        return layer
 
 
 class SlimLinearMap(_Filled):
@@ -113,7 +145,8 @@ class SlimLinearMap(_Filled):
         """Map (..., in_features) to (..., out_features)."""
         matrix: Tensor = getattr(self, self.known.matrix)
         bias = None if self.known.bias is None else getattr(self, self.known.bias)
-        return self._mapped(input, matrix if self.known.rows == 0 else matrix.t(), bias)
+        rows_first = matrix if self.known.rows == 0 else matrix.t()
+        return self._filled(input, lambda read: F.linear(read, rows_first, bias))
 
 
 def filled_channels(layout: ChannelLayout, model: nn.Module) -> dict[str, Tensor]:

@@ -119,6 +119,8 @@ class LinearMap:
     bias: str | None
     rows: int
     """Axis of the matrix along which the outputs lie: 0 as in ``nn.Linear``, 1 in ``x @ matrix``."""
+    adapter: tuple[str, ...] = ()
+    """Names of the adapter's matrices, cut along inputs and outputs like the layer's own; empty where there is none."""
 
     @property
     def columns(self) -> int:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.models.copying import with_same_tensors
 from fedml_dapper.models.in_bulk import copies_of
 from fedml_dapper.process.profiling import part
 from fedml_dapper.process.transfers import sent_to
-from fedml_dapper.pruning.filled import FilledLinear, SlimLinearMap
+from fedml_dapper.pruning.filled import FilledAdapted, FilledLinear, SlimLinearMap
 from fedml_dapper.pruning.layer_sizes import match_attributes
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, LinearMap, TensorSpec
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
@@ -157,7 +158,10 @@ def _fit(layer: nn.Module, known: LinearMap, matrix: TensorSpec, kept: KeptIndic
     """Make a layer that is a linear map run with what is kept of its matrix."""
     cuts = kept.of(matrix)
     filled = {axis.dim: cuts[axis.dim] for axis in matrix.axes if axis.filled and axis.dim in cuts}
-    if not isinstance(layer, nn.Linear) and cuts:
+    if isinstance(layer, AdaptedLinear):
+        if filled:
+            FilledAdapted.take_over(layer, filled.get(known.rows), filled.get(known.columns))
+    elif not isinstance(layer, nn.Linear) and cuts:
         SlimLinearMap.take_over(layer, known, matrix.shape, filled)
     elif isinstance(layer, nn.Linear) and filled:
         FilledLinear.take_over(layer, filled)

@@ -80,7 +80,7 @@ class Graph:
         """Whether all channels along an axis of a linear layer's tensor belong to the group."""
         layer, _, tensor = place[0].rpartition(".")
         known = linear.get(layer)
-        is_its = known is not None and tensor in (known.matrix, known.bias)
+        is_its = known is not None and tensor in (known.matrix, known.bias, *known.adapter)
         return is_its and bool(torch.isin(self.bound[place], group.roots).all())
 
     def _together(self, allowed: Tensor) -> list[FoundGroup]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.models.running import in_mode
 from fedml_dapper.pruning.layout import LinearMap
 
@@ -30,6 +31,9 @@ def linear_maps(model: nn.Module) -> dict[str, LinearMap]:
 
 def _linear_map(layer: nn.Module) -> LinearMap | None:
     own = dict(layer.named_parameters(recurse=False))
+    if isinstance(layer, AdaptedLinear):
+        bias = "bias" if "bias" in own else None
+        return LinearMap("weight", bias, int(layer.is_transposed), adapter=("lora_a", "lora_b"))
     if type(layer) is nn.Linear:
         return LinearMap("weight", "bias", 0) if "weight" in own else None  # by weight_norm it is none of the layer's
     matrices = [name for name, tensor in own.items() if tensor.dim() == 2]
