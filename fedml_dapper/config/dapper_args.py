@@ -47,16 +47,20 @@ class LevelArgs(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _list_of_budgets(cls, value: Any) -> Any:
-        return {"budgets": value} if isinstance(value, list | tuple) else value
+    def _a_ratio_for_each_budget(cls, value: Any) -> Any:
+        """Take a list for that of the budgets; which ratio each comes to is known once the network is."""
+        levels = {"budgets": value} if isinstance(value, list | tuple) else value
+        if not isinstance(levels, dict) or not isinstance(levels.get("budgets"), list | tuple):
+            return levels
+        return {"ratios": [0.0] * len(levels["budgets"]), **levels}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _ratios_of_budgets(cls, value: Any) -> Any:
-        """Give each budget a level; which ratio it comes to is known once the network is."""
-        if not isinstance(value, dict) or not isinstance(value.get("budgets"), list | tuple):
-            return value
-        return {"ratios": [0.0] * len(value["budgets"]), **value}
+    @model_validator(mode="after")
+    def _as_many_ratios(self) -> LevelArgs:
+        if self.budgets is not None and len(self.budgets) != len(self.ratios):
+            raise ValueError(
+                f"has {len(self.budgets)} budgets and {len(self.ratios)} ratios; ratios follow from budgets"
+            )
+        return self
 
     @field_validator("ratios")
     @classmethod

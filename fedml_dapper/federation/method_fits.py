@@ -18,6 +18,7 @@ def check_method(settings: Settings, method: Method[Any]) -> None:
         Capabilities(
             method=method.name,
             network=method.problem.backbone.label,
+            cuts_depth=method.cuts_depth,
             takes_robust_means=method.takes_robust_means,
             tests_on_training_data=method.tests_on_training_data,
             beyond_sums=method.beyond_sums,

@@ -132,6 +132,7 @@ def add_adapters(backbone: Backbone, args: AdapterArgs, example: Inputs, label: 
                 f" {tuple(layer.get_parameter('weight').shape)}; choose a smaller rank, or other targets"
             )
         backbone.set_submodule(name, AdaptedLinear.around(layer, args))
+    _check_effect(backbone, example, label)
 
 
 def has_adapters(names: Iterable[str]) -> bool:
@@ -154,7 +155,7 @@ def merged(network: NetworkT) -> NetworkT:
 
 def _targets(backbone: Backbone, args: AdapterArgs, example: Inputs, label: str) -> list[str]:
     linear = [name for name, layer in backbone.named_modules() if _can_be_adapted(layer)]
-    run = _called(backbone, linear, example, label)
+    run = _called(backbone, linear, example)
     if args.targets is None:
         found = [name for name in linear if name in run and name != backbone.predictor_name]
         if not found:
@@ -191,25 +192,43 @@ def _can_be_adapted(layer: nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D" and own.keys() == {"weight", "bias"} and own["weight"].dim() == 2
 
 
-def _called(backbone: Backbone, names: Collection[str], example: Inputs, label: str) -> set[str]:
-    """Return which of the layers are called when the network runs.
-
-    Raises :class:`ConfigError` for one that is called in training and not in evaluation.
-    """
+def _called(backbone: Backbone, names: Collection[str], example: Inputs) -> set[str]:
+    """Return which of the layers are called when the network runs, in evaluation or in training."""
     probe = copy.deepcopy(backbone)
-    called = dict[bool, set[str]]()
-    for training in (False, True):
-        called[training] = set[str]()
-        with _noting(probe, names, called[training]), torch.random.fork_rng(devices=[]), torch.no_grad():
+    found = set[str]()
+    with _noting(probe, names, found), torch.random.fork_rng(devices=[]), torch.no_grad():
+        for training in (False, True):
             in_mode(probe, training)(repeated(example, _PROBED))
-    bypassed = sorted(called[True] - called[False])
-    if bypassed:
+    return found
+
+
+def _check_effect(backbone: Backbone, example: Inputs, label: str) -> None:
+    """Check that adapters count without gradients as they do with them.
+
+    Without gradients torch's own encoder layers go past the layers in them, by one fused operation on their weights.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    probe = copy.deepcopy(backbone).eval()
+    inputs = repeated(example, _PROBED)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for layer in probe.modules():
+            if isinstance(layer, AdaptedLinear):
+                nn.init.normal_(layer.lora_b, std=0.1)
+        with torch.no_grad():
+            measured = probe(inputs)
+        with torch.enable_grad():
+            trained = probe(inputs).detach()
+    if not torch.allclose(measured, trained, rtol=1e-3, atol=1e-4 * float(trained.abs().max())):
+        fused = [name for name, layer in probe.named_modules() if isinstance(layer, nn.TransformerEncoderLayer)]
+        where = f"`{fused[0]}` of {label}" if fused else label
         raise ConfigError(
-            f"model_args.adapter: `{bypassed[0]}` of {label} is called in training alone; in evaluation a fused"
-            " operation of torch's goes past it, and would past its adapter. Call"
+            f"model_args.adapter: {where} puts out something else without gradients, as when it is tested: a fused"
+            " operation goes past its layers, and so past their adapters. Call"
             " torch.backends.mha.set_fastpath_enabled(False) in the network's file, or name other targets"
         )
-    return called[True]
 
 
 @contextmanager

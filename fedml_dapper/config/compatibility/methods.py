@@ -26,6 +26,7 @@ _OWN_ROUND = "what a method uses of an upload besides a mean of its weights is o
 _PIECES = given("train_args.micro_batch_size")
 _PERSONAL_LAYERS = other_than("dapper_args.personal_layers", "none")
 _IMPORTANCE = other_than("dapper_args.pruning.importance", "filters")
+_BUDGETS = given("dapper_args.levels.budgets")
 _STRICT = given("dapper_args.levels.strict")
 _OPTIMIZER = other_than("train_args.client_optimizer", "sgd")
 
@@ -143,6 +144,16 @@ NEEDS = (
     Row(other_than("dapper_args.pruning.scope", "auto"), "needs", _SCOPE_FITS,
         "methods that slim say where they can", "choose another scope, or another method",
         {_METHOD: "fedmp", "dapper_args.pruning.scope": "official_mask"}),
+    Row(_BUDGETS, "excludes", Ability("a method that leaves blocks out", lambda c: c.cuts_depth, _name),
+        "a rank and a share of the base say how wide a level's network is",
+        "choose another method, or give dapper_args.levels.ratios",
+        {_METHOD: "depthfl", "dapper_args.levels.budgets": [{"base": 0.0}, {"base": 0.3}]}),
+    Row(_BUDGETS, "excludes", given("dapper_args.fleet.continuous"),
+        "a continuous fleet finds ratios of its own", "leave one of them out",
+        {
+            **FLEET_OF_ONE, "dapper_args.levels.budgets": [{"base": 0.0}, {"base": 0.3}],
+            "dapper_args.fleet.round_s": 600, "dapper_args.fleet.continuous": True,
+        }),
     Row(_IMPORTANCE, "excludes",
         Ability("gains that stay with clients", lambda c: c.compares_personal_gains, _name),
         "channels are compared by gains, which dapper_args.personal_layers keeps there", "set importance to filters",

@@ -34,6 +34,8 @@ class Capabilities:
     """Whether the method slims under ``dapper_args.pruning.scope``, or not at all."""
     scopes: tuple[str, ...] = ()
     """Those that it slims under."""
+    cuts_depth: bool | None = None
+    """Whether the method makes a network smaller by whole blocks."""
     allows_personal_layers: bool | None = None
     names_its_own: bool = False
     """Whether the method says itself what clients keep."""

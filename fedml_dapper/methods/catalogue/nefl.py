@@ -81,6 +81,7 @@ class NeFL(Method[NeFLParams]):
     name = "nefl"
     Params = NeFLParams
     slims = True
+    cuts_depth = True
     slim_downlink = True
     cost_note = "with `dynamic_range` above 0, clients now and then train sub-models larger than their level's."
 

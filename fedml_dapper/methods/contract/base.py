@@ -181,6 +181,8 @@ class Method(Unchanging, Generic[P]):
 
     slims: ClassVar[bool] = False
     """Whether weak clients train slim models; otherwise everyone trains the full one (DapperFL, footnote 6)."""
+    cuts_depth: ClassVar[bool] = False
+    """Whether weak clients' models lack whole blocks, so that channels alone do not say how small they are."""
     slim_downlink: ClassVar[bool] = False
     """Whether weak clients are sent slim models too."""
     recovery: Recovery = "global"

@@ -35,6 +35,7 @@ class EarlyExitMethod(Method[E]):
     """Sub-models of the first stages, averaged over their holders; subclasses say which a pruning ratio allows."""
 
     slims = True
+    cuts_depth = True
     allows_personal_layers = True
     slim_downlink = True
     needs_labels = True
