@@ -91,8 +91,10 @@ def test_messages_hold_what_is_trained_and_buffers(build: Callable[..., Experime
     upload = ClientSide(experiment).update(server.downlink(client_id), experiment.clients[client_id])
     whole = sum(tensor.nbytes for tensor in server.whole_model().values())
     sent = codec.encode(upload)
-    frozen = sum(each.nbytes for each in experiment.method.problem.backbone.parameters() if not each.requires_grad)
-    assert experiment.method.footprint(0.0).bytes_down == whole - frozen
+    parameters = dict(experiment.method.problem.backbone.named_parameters())
+    frozen = {name: each.nbytes for name, each in parameters.items() if not each.requires_grad}
+    assert not frozen.keys() & upload.weights.keys()
+    assert experiment.method.footprint(0.0).bytes_down == whole - sum(frozen.values())
     assert len(sent) < experiment.method.footprint(0.0).bytes_up + 8_000 < whole
     received, _ = codec.decode(sent)
     assert isinstance(received, Upload)
