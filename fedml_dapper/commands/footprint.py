@@ -81,7 +81,7 @@ def footprint(
 
     if configs:
         _check_alone(context)
-        built, levels, title = _of_experiment(load_settings(configs, overrides))
+        built, title = _of_experiment(load_settings(configs, overrides))
     elif model is None or overrides:
         raise ConfigError(
             "give an experiment file by --config, with --set where it is to differ, or a network by --model"
@@ -99,7 +99,7 @@ def footprint(
             levels,
         )
         title = _title(built, model, width, f"{input_size}x{input_size} images")
-    rows = level_needs(built, levels)
+    rows = level_needs(built)
     if as_json:
         click.echo(TypeAdapter(list[LevelNeeds]).dump_json(rows))
     else:
@@ -124,8 +124,8 @@ def _check_alone(context: click.Context) -> None:
         raise ConfigError(f"{given[0]}: with --config the experiment file says it; change it there, or by --set")
 
 
-def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
-    """Return the method of an experiment on its network and data, its levels, and the table's title."""
+def _of_experiment(settings: Settings) -> tuple[Method[Any], str]:
+    """Return the method of an experiment on its network and data, and the table's title."""
     from fedml_dapper.federation import build_untrained, device_of, load_data
     from fedml_dapper.inputs import described
 
@@ -134,7 +134,7 @@ def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
         built = build_untrained(settings, data.num_classes, data.example)
     shape = described(data.example, lambda part: "x".join(str(size) for size in part.shape[1:]))
     name = short_name(settings.model_args.model)
-    return built, settings.dapper_args.levels, _title(built, name, settings.model_args.width, f"inputs {shape}")
+    return built, _title(built, name, settings.model_args.width, f"inputs {shape}")
 
 
 def _of_images(

@@ -23,7 +23,7 @@ _ONE_BY_ONE = 20
 def experiment_tables(experiment: Experiment) -> Group:
     """Return tables of the clients, of the domains' samples, and of what each capability level's model costs."""
     settings = experiment.settings
-    footprints = level_footprints(experiment.method, settings.dapper_args.levels)
+    footprints = level_footprints(experiment.method)
     levels = footprint_table(footprints, f"Levels: {_model_name(settings)} under {experiment.method.name}")
     scoped = experiment.method.problem.scoped
     if scoped is not None and scoped.why:

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.config import LevelArgs
 from fedml_dapper.evaluation.cost import cost_cells, cost_headings, cost_reference
 from fedml_dapper.evaluation.units import scale_of
 from fedml_dapper.federation import LevelFootprint, level_footprints
@@ -86,11 +85,11 @@ def _planned(one: ClientFit) -> PlannedClient:
     )
 
 
-def level_needs(method: Method[Any], levels: LevelArgs) -> list[LevelNeeds]:
+def level_needs(method: Method[Any]) -> list[LevelNeeds]:
     """Return the needs of every capability level, strongest first."""
     needed = {demand.level: demand for demand in demands(method)}
     rows = []
-    for footprint in level_footprints(method, levels):
+    for footprint in level_footprints(method):
         demand = needed.get(footprint.level)
         memory, macs = (None, None) if demand is None else (demand.memory_bytes, demand.round_macs)
         rows.append(LevelNeeds(**footprint.model_dump(), memory_bytes=memory, round_macs=macs))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, ModelArgs, Precision, Settings, sources
+from fedml_dapper.config import ModelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, with_passed_data
@@ -145,7 +145,7 @@ class Experiment:
             workers=self.workers.count,
             threads=self.workers.threads,
             sources=dict(self.sources),
-            footprints=level_footprints(self.method, self.settings.dapper_args.levels),
+            footprints=level_footprints(self.method),
             cost_note=self.method.cost_note,
             clients=tuple(
                 ClientSummary(
@@ -389,10 +389,10 @@ def _check_outputs(problem: Problem, num_classes: int) -> None:
         raise ConfigError(f"{problem.backbone.label} does not fit task `{problem.task.name}`: {misfit}")
 
 
-def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:
+def level_footprints(method: Method[Any]) -> tuple[LevelFootprint, ...]:
     """Return the cost of each capability level's model, strongest first."""
     rows = []
-    for level, ratio in enumerate(levels.ratios, start=1):
+    for level, ratio in enumerate(method.problem.ratios, start=1):
         cost = asdict(method.footprint(ratio))
         rows.append(LevelFootprint(level=level, ratio=ratio, params=cost.pop("parameters"), **cost))
     return tuple(rows)

@@ -102,7 +102,7 @@ def adapted_linear(
     if has_torch_function((input, dropped, weight, a, b)):
         output: Tensor = handle_torch_function(adapted_linear, (input, dropped, weight, a, b), *given)
         return output
-    return F.linear(input, weight, bias) + scaling * F.linear(F.linear(dropped, a), b)
+    return torch.add(F.linear(input, weight, bias), F.linear(F.linear(dropped, a), b), alpha=scaling)
 
 
 def add_adapters(backbone: Backbone, args: AdapterArgs, example: Inputs, label: str) -> None:
