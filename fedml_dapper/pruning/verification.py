@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, expanded, moved, tensors_of, with_numbers
+from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.copying import with_same_tensors
@@ -355,4 +356,6 @@ def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
             layer.running_mean.copy_(0.2 * torch.randn(layer.running_mean.shape, generator=generator))
             layer.running_var.copy_(0.5 + torch.rand(layer.running_var.shape, generator=generator))
             layer.eps = _EPSILON
+        if isinstance(layer, AdaptedLinear):  # beside its base, not above it: attention would enlarge rounding errors
+            layer.lora_b.div_(2 * layer.scaling)
     return random
