@@ -46,12 +46,14 @@ def export_options(command: CommandT) -> CommandT:
 @click.command()
 @click.argument("run", type=_PATH)
 @click.option("--client", type=click.IntRange(min=0), help="That client's own model, or its level and statistics.")
+@click.option("--peft", is_flag=True, help="Besides, the adapters alone, in peft's format.")
 @click.option("--calibrate", type=_PATH, help="Measure BatchNorm's statistics on the pictures in this folder.")
 @export_options
 def export(
     run: Path,
     level: int | None,
     client: int | None,
+    peft: bool,
     calibrate: Path | None,
     formats: Sequence[str],
     int8: bool,
@@ -62,7 +64,7 @@ def export(
     from fedml_dapper.federation.run_folder.finished import open_finished
 
     finished = open_finished(run)
-    exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8)
+    exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8, peft)
     subject = choose(finished, level, client)
     if calibrate is None:
         show(exporter.export(subject, output), output)

@@ -17,6 +17,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.deployed import Deployed
+from fedml_dapper.export.for_peft import FOLDER_NAME, write_for_peft
 from fedml_dapper.export.formats import FORMATS, Product, Runtime
 from fedml_dapper.export.measurement import TestSets, accuracy, largest_difference, milliseconds, sets_of
 from fedml_dapper.export.quantisation import INT8, INT8_NAME, calibration_batches, quantise
@@ -44,6 +45,8 @@ class Exporter:
     run: FinishedRun
     formats: Sequence[str] = ("onnx",)
     int8: bool = False
+    peft: bool = False
+    """Whether to write the adapters alone too."""
     _dense: dict[str, Runtime] = field(default_factory=dict)
     """Format -> runtime of the uncut network, which is timed only, whatever its weights."""
 
@@ -69,6 +72,8 @@ class Exporter:
         _check_finite(subject)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
         with _filled(out) as folder:
+            if self.peft:
+                write_for_peft(subject.model, self.run.method.problem.backbone, folder / FOLDER_NAME)
             product = self._product(merged(subject.model))
             sets = sets_of(self.run, subject.client)
             files = [self._written(name, product, subject, sets, folder) for name in self.formats]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.exporting import Exporter
 from fedml_dapper.export.subjects import choose
 from fedml_dapper.federation import (
@@ -123,3 +126,35 @@ def test_a_level_s_export_is_merged_and_slim(build: Build, tmp_path: Path) -> No
     parameters = sum(parameter.numel() for parameter in merged.parameters())
     assert card.about.parameters == parameters < 0.7 * sum(parameter.numel() for parameter in ViT(10).parameters())
     assert all(file.difference is not None and file.difference < 1e-5 for file in card.files)
+
+
+@pytest.mark.parametrize(("level", "rank"), [(None, 4), (2, 2)])
+def test_adapters_alone_are_written_as_peft_reads_them(
+    build: Build, tmp_path: Path, level: int | None, rank: int
+) -> None:
+    simulate(build("method=dapperfl", "dapper_args.levels=[{rank: 4}, {rank: 2}]"), run_dir=tmp_path / "run")
+    run = open_finished(tmp_path / "run")
+    subject = choose(run, level)
+    Exporter(run, ("safetensors",), peft=True).export(subject, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "peft" / "adapter_config.json").read_text())
+    tensors = load_file(tmp_path / "out" / "peft" / "adapter_model.safetensors")
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", rank, 2 * rank)
+    base = {name: tensor for name, tensor in run.method.problem.backbone.state_dict().items() if "lora" not in name}
+    network = ViT(10).eval()
+    for name in config["target_modules"]:  # what peft does with them
+        a, b = (tensors[f"base_model.model.{name}.lora_{each}.weight"] for each in "AB")
+        base[f"{name}.weight"] = base[f"{name}.weight"] + config["lora_alpha"] / config["r"] * (b @ a)
+    for name in config["modules_to_save"]:
+        for entry in network.get_submodule(name).state_dict():
+            base[f"{name}.{entry}"] = tensors[f"base_model.model.{name}.{entry}"]
+    network.load_state_dict(base)
+    pictures = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(network(pictures), subject.model(pictures), rtol=1e-5, atol=1e-5)
+
+
+def test_adapters_of_a_level_whose_base_is_cut_are_not_for_peft(build: Build, tmp_path: Path) -> None:
+    simulate(build("method=dapperfl", "comm_round=1"), run_dir=tmp_path / "run")
+    run = open_finished(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"--peft: `blocks\.0\.query` is narrower at this level"):
+        Exporter(run, ("safetensors",), peft=True).export(choose(run, 3), tmp_path / "out")
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
