@@ -143,6 +143,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (stage / ".venv").symlink_to(ROOT / ".venv")
     fedml_dapper.run(stage / "quickstart.yaml", output=stage / "runs" / "FOLDER", progress=False)
     shutil.copytree(stage / "runs" / "FOLDER", stage / "runs" / "ANOTHER")
+    short = {"comm_round": 1, "epochs": 1, "client_share": 0.03}
+    base = stage / "examples" / "adapters" / "base.yaml"
+    fedml_dapper.run(base, short, output=stage / "runs" / "base", progress=False)
     make_pictures(stage / "pictures", per_class=4)
     shutil.copytree(stage / "pictures", stage / "examples" / "own_pictures" / "pictures")
     draw("circle", "ink", seed=1).save(stage / "picture.png")

@@ -192,7 +192,8 @@ class TrainArgs(Section):
     """Samples of a step that run forward and backward at a time, which takes less memory; all at once when absent. For
     networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
-    """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
+    """What is learnt: ``classification``, ``segmentation``, ``language_modelling``, or the user's own
+    (docs/own_task.md)."""
     task_arguments: Arguments = Field(default_factory=dict)
     """Arguments that the task's class is made with."""
     client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
