@@ -63,7 +63,8 @@ class Server(Collector):
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
         self.checked_in = _checked_in(experiment, self.attendance)
         """Devices that are there; None where clients stay connected."""
-        composed = (self.edges, self._buffered, self._late, private, self.sums, self.checked_in)
+        # those that are there come first: over-selection says how many are at work, some of them since earlier rounds
+        composed = (self.checked_in, self.edges, self._buffered, self._late, private, self.sums)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None

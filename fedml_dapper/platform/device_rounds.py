@@ -1,14 +1,14 @@
 """Rounds of devices that call: each call is answered at once, by a task, by a time to come back, or by the end.
 
 A round opens when enough devices are there, asks more of them than have to answer, and closes with the answers it
-wants or at its deadline. Nothing here waits, and nothing is sent but answers; so no device costs a thread or a
-connection while it does not call.
+wants or at its deadline. With ``buffer_size`` those that are not done then go on, and count in the round in which they
+answer. Nothing here waits, and nothing is sent but answers; so no device costs a thread or a connection while it does
+not call.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -20,6 +20,7 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server, read_announcement
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
+from fedml_dapper.platform.device_tickets import Tickets
 from fedml_dapper.platform.steering import EVICTED
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
@@ -73,8 +74,13 @@ class DeviceRounds:
         self._args = experiment.settings.dapper_args.check_in or CheckInArgs()
         self._fewest = experiment.settings.dapper_args.min_clients_per_round
         self._per_round = experiment.settings.train_args.client_num_per_round
-        self._sent: dict[int, str] = {}
-        """Ticket of the model that each device of the open round was sent last, by client id."""
+        self._enough = experiment.settings.dapper_args.buffer_size or self._per_round
+        self._tickets = Tickets(clock)
+        """Those of the open round's devices, and of devices that are at work since an earlier round."""
+        self._unfinished: set[int] = set()
+        """Devices that go on with what they began when the last round closed (``buffer_size``)."""
+        self._deferred: dict[int, AnyMessage] = {}
+        """Reports of such devices that came while no round was open, by client id; they count in the next one."""
         self._told: set[int] = set()
         """Devices that were told that the run is over."""
         self._waiting_since = clock()
@@ -110,6 +116,8 @@ class DeviceRounds:
         except ProtocolError as error:
             LOGGER.warning("device %d is refused: %s", rank, error)
             return _with(Message(say.REFUSED, 0, rank), {say.REFUSED: str(error), say.LIFE: message.get(say.LIFE)})
+        if client_id in self._server.at_work.keys() - self._heard():
+            self._lose_work_of(client_id)  # it calls, and so is not at work any more
         self._open_if_enough()
         if self._is_asked(client_id):
             return self._task(client_id, schema)
@@ -128,14 +136,24 @@ class DeviceRounds:
         """Return whether the open round still waits for the device."""
         if self.phase is not DevicePhase.TRAINING or client_id not in self._server.round_clients():
             return False
-        return client_id not in self._server.answered() | self._server.refused.keys()
+        return client_id not in self._heard()
+
+    def _heard(self) -> set[int]:
+        """Return the clients whose answer has come: in the open round, or for the next one."""
+        return self._server.answered() | self._server.refused.keys() | self._deferred.keys()
+
+    def _lose_work_of(self, client_id: int) -> None:
+        """Go on without what a device began in an earlier round."""
+        LOGGER.info("what client %d began in round %d is lost", client_id, self._server.at_work[client_id])
+        self._server.give_up(client_id)
+        self._unfinished.discard(client_id)
+        self._tickets.void(client_id)
 
     def _task(self, client_id: int, schema: int) -> AnyMessage:
         """Return the round's model; a device that calls again before it has answered begins anew."""
-        self._sent[client_id] = secrets.token_hex(8)
         params: dict[str, object] = {
             say.MODEL: self._codec.encode(self._server.downlink(client_id), None, schema),
-            say.TICKET: self._sent[client_id],
+            say.TICKET: self._tickets.issue(client_id),
         }
         refused = self._server.refused_before.get(client_id)
         if refused is not None:
@@ -145,18 +163,28 @@ class DeviceRounds:
     def _report(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
         answer = Message(say.TAKEN, 0, rank)
-        ticket = message.get(say.TICKET)
-        if ticket is None or self._sent.get(client_id) != ticket or self.phase is not DevicePhase.TRAINING:
+        is_late = self.phase is not DevicePhase.TRAINING
+        if not self._tickets.fits(client_id, message.get(say.TICKET)) or (is_late and not self._may_defer(client_id)):
             return _with(answer, {say.REFUSED: TOO_LATE})
         self._there.note(client_id)
+        if is_late:
+            self._deferred[client_id] = message
+            return answer
         if client_id in self._server.answered():
             return answer  # it was taken, and its device did not hear so
+        self._take_or_refuse(client_id, message)
+        refused = self._server.refused.get(client_id)
+        return answer if refused is None else _with(answer, {say.REFUSED: refused})
+
+    def _may_defer(self, client_id: int) -> bool:
+        """Return whether a report that comes while no round is open counts in the next one."""
+        return self.phase is not DevicePhase.OVER and client_id in self._unfinished
+
+    def _take_or_refuse(self, client_id: int, message: AnyMessage) -> None:
         try:
             self._take(client_id, message.get(say.MODEL))
         except ProtocolError as error:
             self._server.refuse(client_id, error)
-        refused = self._server.refused.get(client_id)
-        return answer if refused is None else _with(answer, {say.REFUSED: refused})
 
     def _take(self, client_id: int, data: object) -> None:
         if not isinstance(data, bytes):
@@ -175,18 +203,34 @@ class DeviceRounds:
         if self.phase is not DevicePhase.WAITING:
             return
         args = self._experiment.settings.dapper_args
-        there = len(self._there.able())
+        for client_id in self._server.at_work.keys() & self._tickets.older_than(args.round_timeout_s):
+            if client_id not in self._deferred:
+                self._lose_work_of(client_id)
+        at_work = self._server.at_work
+        there = len(self._there.able() | at_work.keys())
         wanted = min(ceil(self._per_round * self._args.over_selection), self._num_devices)
         patient = self._clock() - self._waiting_since < self._args.come_back_s
         if there < (wanted if patient else args.min_clients_per_round):
             self._remind(there)
             return
-        self._sent = {}
+        self._tickets.void_all_but(at_work)
         clients = list(self._server.round_clients())
         self._journal.round_opened(clients)
         self._deadline = self._clock() + args.round_timeout_s
         self.phase = DevicePhase.TRAINING
         LOGGER.info("round %d asks %d of %d devices", self._server.state.round + 1, len(clients), there)
+        self._take_deferred()
+
+    def _take_deferred(self) -> None:
+        deferred = self._deferred
+        self._deferred = {}
+        for client_id, message in deferred.items():
+            if client_id in self._server.at_work:
+                self._take_or_refuse(client_id, message)
+
+    @property
+    def _is_buffered(self) -> bool:
+        return self._experiment.settings.dapper_args.buffer_size is not None
 
     @property
     def _num_devices(self) -> int:
@@ -208,10 +252,13 @@ class DeviceRounds:
         if self.phase is not DevicePhase.TRAINING:
             return False
         answered = self._server.answered()
-        awaited = set(self._server.round_clients()) - answered - self._server.refused.keys()
-        is_enough = len(answered) >= (self._fewest if not awaited else self._per_round)
+        involved = set(self._server.round_clients()) | self._server.at_work.keys()
+        awaited = involved - answered - self._server.refused.keys()
+        is_enough = len(answered) >= (self._fewest if not awaited else self._enough)
         if not is_enough and self._clock() < self._deadline:
             return False  # also where all have been refused: bad uploads could use up a run's rounds in no time
+        if self._is_buffered:  # read here, as the round is closed on another thread
+            self._unfinished = awaited & self._tickets.holders()
         self.phase = DevicePhase.CLOSING
         return True
 

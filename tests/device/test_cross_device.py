@@ -16,13 +16,14 @@ from fedml_dapper.federation import (
     ClientSide,
     Codec,
     Experiment,
+    RoundRecord,
     RunJournal,
     Server,
     build_experiment,
     simulate,
 )
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.methods import Downlink
+from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.platform.device_rounds import TOO_LATE, DevicePhase, DeviceRounds
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
@@ -76,6 +77,19 @@ class Trial:
         report.add_params(say.TICKET, task.get(say.TICKET) if ticket is None else ticket)
         return self.rounds.answer(report.get_sender_id(), report)
 
+    def all_call(self, *ranks: int) -> dict[int, AnyMessage]:
+        """Each device calls until it has a task, or none is to be had; tasks by rank."""
+        for rank in ranks:
+            self.calls(rank)
+        answers = {rank: self.calls(rank) for rank in ranks}
+        return {rank: answer for rank, answer in answers.items() if answer.get_type() == say.SYNC_MODEL}
+
+    def closed(self) -> RoundRecord:
+        """Close the round, which has to be due; its record."""
+        assert self.turn()
+        assert self.server.last_record is not None
+        return self.server.last_record
+
     def turn(self) -> bool:
         """Close the round if it is due."""
         is_due = self.rounds.begin_closing()
@@ -86,7 +100,7 @@ class Trial:
 
 @pytest.fixture
 def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
-    def make(*overrides: str) -> Trial:
+    def make(*overrides: str, **dapper_args: object) -> Trial:
         few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
         settings = tiny_settings(*few, *overrides)
         args = settings.dapper_args.model_copy(
@@ -94,6 +108,7 @@ def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
                 "round_timeout_s": TIMEOUT_S,
                 "min_clients_per_round": 2,
                 "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
+                **dapper_args,
             }
         )
         values = settings.model_copy(update={"dapper_args": args}).model_dump()
@@ -222,6 +237,99 @@ def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> N
     assert there.rounds.all_told()
 
 
+def buffered(trial: Callable[..., Trial], *overrides: str) -> Trial:
+    """Five devices at work at a time, three of whose uploads close a round."""
+    check_in = CheckInArgs(over_selection=1.25, come_back_s=COME_BACK_S)
+    return trial("comm_round=9", *overrides, buffer_size=3, check_in=check_in)
+
+
+def test_a_round_closes_with_the_first_uploads_and_the_others_count_when_they_arrive(
+    trial: Callable[..., Trial],
+) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    record = there.closed()
+    assert (record.at_work, [client.client for client in record.clients]) == ({1: 1, 3: 1}, [0, 2, 4])
+    again = there.all_call(1, 3, 5)
+    assert list(there.server.round_clients()) == [0, 2, 4]  # five are at work again, two of them since round 1
+    for rank in (2, 4):
+        assert there.reports(tasks[rank]).get(say.REFUSED) is None
+    there.reports(again[1])
+    record = there.closed()
+    assert {client.client: client.begun for client in record.clients} == {0: None, 1: 1, 3: 1}
+    assert record.at_work == {2: 2, 4: 2}
+
+
+def test_late_uploads_of_devices_count_as_those_of_silos(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial, "client_num_per_round=4")
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (5, 2, 1):
+        there.reports(tasks[rank])
+    there.closed()
+    again = there.all_call(1, 2, 5)
+    for task in (tasks[3], again[5], again[2]):
+        there.reports(task)
+    there.closed()
+    silos = Server(there.experiment)
+    assert silos.checked_in is not None
+    for client_id in range(5):
+        silos.checked_in.note(client_id)
+    clients = ClientSide(there.experiment)
+    begun: dict[int, Upload] = {}
+    for arrivals in ((0, 1, 4), (1, 2, 4)):
+        for client_id in silos.round_clients():
+            downlink = silos.downlink(client_id)
+            begun[client_id] = clients.update(downlink, there.experiment.data_of(client_id))
+        for client_id in arrivals:
+            silos.receive(begun[client_id])
+        silos.close_round()
+    weights = there.server.state.weights
+    assert all(weights[name].equal(tensor) for name, tensor in silos.state.weights.items())
+
+
+def test_what_arrives_between_two_rounds_counts_in_the_next(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    assert there.rounds.begin_closing()
+    assert there.reports(tasks[2]).get(say.REFUSED) is None  # while the round is averaged
+    there.rounds.close()
+    assert there.reports(tasks[4]).get(say.REFUSED) is None  # while none is open
+    assert kinds(there.calls(4)) == [say.COME_BACK]  # and is not taken for one that lost its work
+    assert there.reports(tasks[1]).get(say.REFUSED) == TOO_LATE  # it has counted, and is said once more
+    there.all_call(1, 3, 5)
+    assert there.server.answered() == {1, 3}
+
+
+def test_a_device_at_work_that_calls_has_lost_its_work_and_begins_anew(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.calls(2)
+    assert there.server.at_work == {3: 1}
+    assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
+    there.all_call(1, 3, 5)
+    assert 1 in there.server.round_clients()
+
+
+def test_a_device_that_never_comes_back_is_not_at_work_for_ever(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.clock.now += TIMEOUT_S + 1
+    again = there.all_call(1, 3, 5, 6, 7)
+    assert there.server.at_work == {}
+    assert sorted(again) == [1, 3]  # few are enough after so long
+    assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
+
+
 @pytest.mark.parametrize(
     ("hours", "minute", "may"),
     [
@@ -320,9 +428,5 @@ def test_devices_that_call_train_the_bits_of_one_process(
 
 def test_what_does_not_go_with_devices_is_one_line(devices: Devices) -> None:
     devices.write("fedavg", "cross_device")
-    for override, said in (
-        ("dapper_args.buffer_size=1", "cross_device does not go with dapper_args.buffer_size"),
-        ("backend=GRPC", "cross_device needs comm_args.backend DAPPER_GRPC"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            load_settings([devices.folder / "shared.yaml"], [override, "client_num_per_round=2"])
+    with pytest.raises(ConfigError, match=r"cross_device needs comm_args\.backend DAPPER_GRPC"):
+        load_settings([devices.folder / "shared.yaml"], ["backend=GRPC"])
