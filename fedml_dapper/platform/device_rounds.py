@@ -20,6 +20,7 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server, read_announcement
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
+from fedml_dapper.platform.device_lives import Lives
 from fedml_dapper.platform.device_tickets import Tickets
 from fedml_dapper.platform.steering import EVICTED
 from fedml_dapper.secure_grpc import AnyMessage, Message
@@ -29,6 +30,7 @@ SOON_SECONDS = 1.0
 """When a device is to come back that calls while a round is closing."""
 REMIND_SECONDS = 60.0
 """How often the log says that too few devices are there."""
+STARTED_TWICE = "a process of this device that was started later has taken its place; start each device once"
 TOO_LATE = "it comes too late, or another process of this device was sent a model since; start each device once"
 
 
@@ -77,6 +79,7 @@ class DeviceRounds:
         self._enough = experiment.settings.dapper_args.buffer_size or self._per_round
         self._tickets = Tickets(clock)
         """Those of the open round's devices, and of devices that are at work since an earlier round."""
+        self._lives = Lives()
         self._unfinished: set[int] = set()
         """Devices that go on with what they began when the last round closed (``buffer_size``)."""
         self._deferred: dict[int, AnyMessage] = {}
@@ -105,6 +108,9 @@ class DeviceRounds:
 
     def _check_in(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
+        if self._lives.is_replaced(client_id, message.get(say.LIFE)):
+            LOGGER.warning("device %d runs twice; the process that was started first is told to end", rank)
+            return _refusal(message, STARTED_TWICE)
         if self.phase is DevicePhase.OVER:
             self._told.add(client_id)
             return Message(say.FINISH, 0, rank)
@@ -115,7 +121,7 @@ class DeviceRounds:
             self._take_in(client_id, message)
         except ProtocolError as error:
             LOGGER.warning("device %d is refused: %s", rank, error)
-            return _with(Message(say.REFUSED, 0, rank), {say.REFUSED: str(error), say.LIFE: message.get(say.LIFE)})
+            return _refusal(message, str(error))
         if client_id in self._server.at_work.keys() - self._heard():
             self._lose_work_of(client_id)  # it calls, and so is not at work any more
         self._open_if_enough()
@@ -276,6 +282,12 @@ class DeviceRounds:
 
 def _come_back(rank: int, seconds: float) -> AnyMessage:
     return _with(Message(say.COME_BACK, 0, rank), {say.COME_BACK: seconds})
+
+
+def _refusal(status: AnyMessage, reason: str) -> AnyMessage:
+    """Tell a device that it cannot take part; it ends."""
+    refusal = Message(say.REFUSED, 0, int(status.get_sender_id()))
+    return _with(refusal, {say.REFUSED: reason, say.LIFE: status.get(say.LIFE)})
 
 
 def _with(message: Message, params: Mapping[str, object]) -> AnyMessage:

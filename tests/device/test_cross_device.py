@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.device_rounds import TOO_LATE, DevicePhase, DeviceRounds
+from fedml_dapper.platform.device_lives import LIVES_KEPT
+from fedml_dapper.platform.device_rounds import STARTED_TWICE, TOO_LATE, DevicePhase, DeviceRounds
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
 from ..platform.processes import Silos
+from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
 
 COME_BACK_S = 10.0
@@ -59,9 +62,10 @@ class Trial:
         self.codec = Codec(layout, Agreement.of(experiment))
         self.clients = ClientSide(experiment)
 
-    def calls(self, rank: int) -> AnyMessage:
+    def calls(self, rank: int, life: str = "the only one") -> AnyMessage:
         status = Message(say.CLIENT_STATUS, rank, 0)
         status.add_params(say.STATUS, say.ONLINE)
+        status.add_params(say.LIFE, life)
         status.add_params("version", "0.2.0")
         status.add_params("schema", 5)
         return self.rounds.answer(rank, status)
@@ -186,6 +190,34 @@ def test_a_device_that_calls_again_begins_anew_and_a_report_that_was_not_heard_c
     assert there.reports(second).get(say.REFUSED) is None
     assert there.server.answered() == {2}
     assert kinds(there.calls(3)) == [say.COME_BACK]
+
+
+def test_of_a_device_that_is_started_twice_the_later_process_goes_on(
+    trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    first = there.calls(3, "the first")
+    second = there.calls(3, "the second")
+    assert there.reports(first).get(say.REFUSED) == TOO_LATE
+    told = there.calls(3, "the first")
+    assert kinds(told) == [say.REFUSED]
+    assert told.get(say.REFUSED) == STARTED_TWICE
+    assert told.get(say.LIFE) == "the first"  # the other does not take it for itself
+    assert [record.message for record in caplog.records if "twice" in record.message] == [
+        "device 3 runs twice; the process that was started first is told to end"
+    ]
+    assert there.reports(second).get(say.REFUSED) is None
+    assert there.server.answered() == {2}
+    assert kinds(there.calls(3, "the second")) == [say.COME_BACK]
+
+
+def test_a_device_that_is_started_again_is_not_told_to_end(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    lives = [f"life {number}" for number in range(3 * LIVES_KEPT)]
+    assert kinds(*(there.calls(3, life) for life in lives)) == [say.COME_BACK] * len(lives)
+    assert kinds(there.calls(3, lives[-2])) == [say.REFUSED]
 
 
 def test_no_device_answers_for_another(trial: Callable[..., Trial]) -> None:
@@ -398,6 +430,35 @@ def test_what_a_device_cannot_use_is_said_before_it_calls(devices: Devices) -> N
     told = devices.told("run", "shared.yaml", "--rank", "1", "--output", "file/below")
     assert (told.returncode, told.stderr.count("\n")) == (2, 1), told.stderr
     assert "file/below cannot be made: Not a directory; name another by --output" in told.stderr
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
+@pytest.mark.long
+def test_a_device_that_is_started_twice_ends_the_earlier_process_by_one_line(
+    devices: Devices, server: Callable[..., Silos]
+) -> None:
+    check_in = {"over_selection": 1.0, "come_back_s": 0.5}
+    devices.write("fedavg", "cross_device", dapper_args={"check_in": check_in, "min_clients_per_round": 3})
+    running = server()
+    port = int(devices.grpc["server_address"].rpartition(":")[2])
+    wait_until(lambda: is_listening(port))
+    asked = devices.folder / "asked"
+    asked.touch()
+    command = f"silo_args.may_call.command=bash -c 'echo >> {asked}'"
+    devices.start(1, "--set", command)
+    wait_until(lambda: len(asked.read_text()) >= 2)  # so its first call is over
+    earlier = devices.processes[1]
+    for rank in range(1, NUM_DEVICES + 1):
+        devices.start(rank)
+    assert running.wait(0, 200) == 0, running.output(0)
+    assert earlier.wait(60) == 2
+    assert devices.output(1).count(f"dapper-device: the server refuses this silo: {STARTED_TWICE}") == 1
+    assert devices.processes[1].wait(60) == 0
+    assert "device 1 runs twice; the process that was started first is told to end" in running.output(0)
 
 
 @pytest.mark.long

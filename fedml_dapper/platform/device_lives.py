@@ -1,0 +1,31 @@
+"""Which process of a device counts, where it was started twice: the one that was started last.
+
+A process draws a number when it starts, its life. A device that was started again shows a new one, and nothing more is
+heard of the one before. If the one before does call, both are running.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+LIVES_KEPT = 4
+"""Lives of a device that are remembered; a process older than these is taken for a new one."""
+
+
+class Lives:
+    """The lives in which each device has called, by client id."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[str]] = {}
+
+    def is_replaced(self, client_id: int, life: object) -> bool:
+        """Note the ``life`` in which a device calls; return whether a later process of it has called already.
+
+        Devices of versions that tell no life are never replaced.
+        """
+        if not isinstance(life, str):
+            return False
+        seen = self._seen.setdefault(client_id, deque(maxlen=LIVES_KEPT))
+        if life not in seen:
+            seen.append(life)
+        return seen[-1] != life
