@@ -21,15 +21,16 @@ from fedml_dapper.federation import Codec, Experiment, RunJournal, Server, read_
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
 from fedml_dapper.platform.device_lives import Lives
+from fedml_dapper.platform.device_shortage import Shortage
 from fedml_dapper.platform.device_tickets import Tickets
-from fedml_dapper.platform.steering import EVICTED
+from fedml_dapper.platform.steering import EVICTED, Steering
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
 LOGGER = logging.getLogger(__name__)
 SOON_SECONDS = 1.0
 """When a device is to come back that calls while a round is closing."""
-REMIND_SECONDS = 60.0
-"""How often the log says that too few devices are there."""
+LOOK_SECONDS = 1.0
+"""How often it is looked whether enough devices are there, where none calls."""
 STARTED_TWICE = "a process of this device that was started later has taken its place; start each device once"
 TOO_LATE = "it comes too late, or another process of this device was sent a model since; start each device once"
 
@@ -87,7 +88,11 @@ class DeviceRounds:
         self._told: set[int] = set()
         """Devices that were told that the run is over."""
         self._waiting_since = clock()
-        self._reminded = clock()
+        self._looked = clock()
+        self._shortage = Shortage(self._there, self._fewest, clock)
+        self._num_refused = 0
+        """Uploads that were refused in closed rounds."""
+        self.steering = Steering(server, self, self._num_devices)
         self._deadline = float("inf")
         self.phase = DevicePhase.WAITING if server.has_rounds_left else DevicePhase.OVER
 
@@ -206,19 +211,20 @@ class DeviceRounds:
 
     def _open_if_enough(self) -> None:
         """Open a round if none is open and so many devices are there as it asks, or wait for more."""
-        if self.phase is not DevicePhase.WAITING:
+        if self.phase is not DevicePhase.WAITING or self.steering.is_paused:
             return
         args = self._experiment.settings.dapper_args
         for client_id in self._server.at_work.keys() & self._tickets.older_than(args.round_timeout_s):
             if client_id not in self._deferred:
                 self._lose_work_of(client_id)
-        at_work = self._server.at_work
-        there = len(self._there.able() | at_work.keys())
-        wanted = min(ceil(self._per_round * self._args.over_selection), self._num_devices)
-        patient = self._clock() - self._waiting_since < self._args.come_back_s
-        if there < (wanted if patient else args.min_clients_per_round):
-            self._remind(there)
+        there = self._num_able
+        if there < self._fewest:
+            self._shortage.remind(self._server.state.round + 1)
             return
+        patient = self._clock() - self._waiting_since < self._args.come_back_s
+        if patient and there < min(ceil(self._per_round * self._args.over_selection), self._num_devices):
+            return
+        at_work = self._server.at_work
         self._tickets.void_all_but(at_work)
         clients = list(self._server.round_clients())
         self._journal.round_opened(clients)
@@ -234,6 +240,17 @@ class DeviceRounds:
             if client_id in self._server.at_work:
                 self._take_or_refuse(client_id, message)
 
+    def on_turn(self) -> None:
+        """Open a round where enough devices are there by now, or say now and then what is lacking; call it often."""
+        if self._clock() - self._looked >= LOOK_SECONDS:
+            self._looked = self._clock()
+            self._open_if_enough()
+
+    @property
+    def _num_able(self) -> int:
+        """Number of devices that can take part in the next round, or are at work already."""
+        return len(self._there.able() | self._server.at_work.keys())
+
     @property
     def _is_buffered(self) -> bool:
         return self._experiment.settings.dapper_args.buffer_size is not None
@@ -242,24 +259,13 @@ class DeviceRounds:
     def _num_devices(self) -> int:
         return self._experiment.settings.train_args.client_num_in_total
 
-    def _remind(self, there: int) -> None:
-        if self._clock() - self._reminded >= REMIND_SECONDS:
-            self._reminded = self._clock()
-            left_out = len(self._there.present()) - there
-            LOGGER.warning(
-                "too few devices for round %d: %d may be asked, and %d that are there are left out",
-                self._server.state.round + 1,
-                there,
-                left_out,
-            )
-
     def begin_closing(self) -> bool:
         """Return whether the open round is to close now; if so, calls change nothing until :meth:`close` is over."""
         if self.phase is not DevicePhase.TRAINING:
             return False
         answered = self._server.answered()
         involved = set(self._server.round_clients()) | self._server.at_work.keys()
-        awaited = involved - answered - self._server.refused.keys()
+        awaited = involved - answered - self._server.refused.keys() - self._server.attendance.left_out.keys()
         is_enough = len(answered) >= (self._fewest if not awaited else self._enough)
         if not is_enough and self._clock() < self._deadline:
             return False  # also where all have been refused: bad uploads could use up a run's rounds in no time
@@ -272,8 +278,45 @@ class DeviceRounds:
         """Average the round's uploads, test the model and write the round down; the slow part of a round."""
         record = self._server.close_round()
         self._journal.round_closed(record)
+        self._num_refused += len(record.refused)
         self._waiting_since = self._clock()
-        self.phase = DevicePhase.WAITING if self._server.has_rounds_left else DevicePhase.OVER
+        self._shortage.end()
+        is_over = self.steering.is_last_round or not self._server.has_rounds_left
+        self.phase = DevicePhase.OVER if is_over else DevicePhase.WAITING
+
+    # Operators
+
+    def go_on(self) -> None:
+        """End the run where that is ordered between two rounds; one that is resumed opens its next round by itself."""
+        if self.steering.is_last_round and self.phase is DevicePhase.WAITING:
+            self.phase = DevicePhase.OVER
+
+    def expel(self, client_id: int) -> None:
+        """Forget what an evicted device was sent; it is told at its next call."""
+        self._tickets.void(client_id)
+        self._deferred.pop(client_id, None)
+        self._unfinished.discard(client_id)
+
+    def is_at_work(self, client_id: int) -> bool:
+        """Return whether the device was sent a model that it may still answer."""
+        return client_id in self._tickets.holders()
+
+    def lacks(self) -> str:
+        """Return in words what is lacking for the next round; nothing where nothing is, or where a round is open."""
+        is_waiting = self.phase is DevicePhase.WAITING and not self.steering.is_paused
+        return self._shortage.describe() if is_waiting and self._num_able < self._fewest else ""
+
+    @property
+    def num_there(self) -> int:
+        """Number of devices that have called lately."""
+        return len(self._there.present())
+
+    @property
+    def num_refused(self) -> int:
+        """Number of uploads that were refused so far."""
+        return self._num_refused + (len(self._server.refused) if self.phase is DevicePhase.TRAINING else 0)
+
+    # The end
 
     def all_told(self) -> bool:
         """Return whether all devices that were there lately know that the run is over."""

@@ -4,128 +4,29 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from fedml_dapper.config import CheckInArgs, MayCallArgs, Settings, load_settings
+from fedml_dapper.config import CheckInArgs, MayCallArgs, load_settings
 from fedml_dapper.device.calling import MOST_SECONDS, _seconds_in
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
-    Agreement,
     ClientSide,
-    Codec,
-    Experiment,
-    RoundRecord,
-    RunJournal,
     Server,
     build_experiment,
     simulate,
 )
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.methods import Upload
 from fedml_dapper.platform.device_lives import LIVES_KEPT
-from fedml_dapper.platform.device_rounds import STARTED_TWICE, TOO_LATE, DevicePhase, DeviceRounds
-from fedml_dapper.secure_grpc import AnyMessage, Message
+from fedml_dapper.platform.device_rounds import STARTED_TWICE, TOO_LATE, DevicePhase
+from fedml_dapper.secure_grpc import Message
 
 from ..platform.processes import Silos
 from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
-
-COME_BACK_S = 10.0
-TIMEOUT_S = 100.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Trial:
-    """A server of devices without a network, and devices that say what a test has them say."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.clock = Clock()
-        self.server = Server(experiment)
-        assert self.server.checked_in is not None
-        self.server.checked_in._clock = self.clock
-        layout = experiment.method.problem.layout
-        journal = RunJournal(experiment, self.server, [])
-        journal.started()
-        codec = Codec(layout, Agreement.of(experiment))
-        self.rounds = DeviceRounds(experiment, self.server, codec, journal, self.clock)
-        self.experiment = experiment
-        self.codec = Codec(layout, Agreement.of(experiment))
-        self.clients = ClientSide(experiment)
-
-    def calls(self, rank: int, life: str = "the only one") -> AnyMessage:
-        status = Message(say.CLIENT_STATUS, rank, 0)
-        status.add_params(say.STATUS, say.ONLINE)
-        status.add_params(say.LIFE, life)
-        status.add_params("version", "0.2.0")
-        status.add_params("schema", 5)
-        return self.rounds.answer(rank, status)
-
-    def reports(
-        self, task: AnyMessage, ticket: str | None = None, rank: int | None = None, payload: bytes | None = None
-    ) -> AnyMessage:
-        downlink, _ = self.codec.decode_downlink(task.get(say.MODEL), "a device")
-        assert isinstance(downlink, Downlink)
-        upload = self.clients.update(downlink, self.experiment.data_of(downlink.client_id))
-        report = Message(say.SEND_UPLOAD, rank or task.get_receiver_id(), 0)
-        report.add_params(say.MODEL, self.codec.encode(upload) if payload is None else payload)
-        report.add_params(say.TICKET, task.get(say.TICKET) if ticket is None else ticket)
-        return self.rounds.answer(report.get_sender_id(), report)
-
-    def all_call(self, *ranks: int) -> dict[int, AnyMessage]:
-        """Each device calls until it has a task, or none is to be had; tasks by rank."""
-        for rank in ranks:
-            self.calls(rank)
-        answers = {rank: self.calls(rank) for rank in ranks}
-        return {rank: answer for rank, answer in answers.items() if answer.get_type() == say.SYNC_MODEL}
-
-    def closed(self) -> RoundRecord:
-        """Close the round, which has to be due; its record."""
-        assert self.turn()
-        assert self.server.last_record is not None
-        return self.server.last_record
-
-    def turn(self) -> bool:
-        """Close the round if it is due."""
-        is_due = self.rounds.begin_closing()
-        if is_due:
-            self.rounds.close()
-        return is_due
-
-
-@pytest.fixture
-def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
-    def make(*overrides: str, **dapper_args: object) -> Trial:
-        few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
-        settings = tiny_settings(*few, *overrides)
-        args = settings.dapper_args.model_copy(
-            update={
-                "round_timeout_s": TIMEOUT_S,
-                "min_clients_per_round": 2,
-                "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
-                **dapper_args,
-            }
-        )
-        values = settings.model_copy(update={"dapper_args": args}).model_dump()
-        values["common_args"]["training_type"] = "cross_device"
-        values["comm_args"] |= {"backend": "DAPPER_GRPC"}
-        values["comm_args"]["dapper_grpc"] = {"server_address": "localhost:1", "certificates": Path(".")}
-        return Trial(build_experiment(Settings.model_validate(values)))
-
-    return make
-
-
-def kinds(*answers: AnyMessage) -> list[object]:
-    return [answer.get_type() for answer in answers]
+from .trial import COME_BACK_S, TIMEOUT_S, Trial, kinds
 
 
 def test_a_round_opens_when_enough_are_there_and_asks_more_than_have_to_answer(trial: Callable[..., Trial]) -> None:
