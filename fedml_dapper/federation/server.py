@@ -317,6 +317,10 @@ class Server(Collector):
         """Recipients of requests to measure: silos with test samples, and edges in place of silos that they serve."""
         return self._own_tests.measurers(self.at_work.keys())
 
+    def can_measure(self, client_id: int) -> bool:
+        """Return whether a silo has test samples, and is not at work."""
+        return self._own_tests.has_tests(client_id) and client_id not in self.at_work
+
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
         """Add to the record of the round just closed the scores of its model on silos' own test samples.
 

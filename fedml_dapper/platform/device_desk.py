@@ -22,6 +22,7 @@ _STATE_OF: Mapping[DevicePhase, State] = {
     DevicePhase.WAITING: "waiting",
     DevicePhase.TRAINING: "round",
     DevicePhase.CLOSING: "round",
+    DevicePhase.MEASURING: "measuring",
     DevicePhase.OVER: "ending",
 }
 
@@ -136,7 +137,7 @@ class DeviceDesk:
 
     def _standings(self) -> dict[int, str]:
         """Return what the open round's devices are doing, and those at work, by client id."""
-        found = dict.fromkeys(self._server.at_work, "at work")
+        found = dict.fromkeys(self._server.at_work, "at work") | dict.fromkeys(self._rounds.measuring, "measures")
         if self._rounds.phase is not DevicePhase.TRAINING:
             return found
         answered = self._server.answered()

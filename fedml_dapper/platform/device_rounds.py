@@ -17,10 +17,20 @@ from math import ceil
 from fedml_dapper.config import CheckInArgs
 from fedml_dapper.device.introduction import schema_for
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation import Codec, Experiment, RunJournal, Server, read_announcement
+from fedml_dapper.federation import (
+    Codec,
+    Experiment,
+    RoundRecord,
+    RunJournal,
+    Server,
+    read_announcement,
+    read_measurement,
+)
+from fedml_dapper.federation.round.checked_in import PERIODS
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
 from fedml_dapper.platform.device_lives import Lives
+from fedml_dapper.platform.device_measuring import DeviceMeasuring
 from fedml_dapper.platform.device_shortage import Shortage
 from fedml_dapper.platform.device_tickets import Tickets
 from fedml_dapper.platform.steering import EVICTED, Steering
@@ -43,7 +53,9 @@ class DevicePhase(Enum):
     TRAINING = auto()
     """A round is open."""
     CLOSING = auto()
-    """The round's uploads are averaged and the model is tested; nothing may change meanwhile."""
+    """The round's uploads are averaged, or it is tested or written down; nothing may change meanwhile."""
+    MEASURING = auto()
+    """Devices measure the round's model on their own test samples, before the round is recorded."""
     OVER = auto()
     """The last round is closed; devices that call are told so."""
 
@@ -85,6 +97,9 @@ class DeviceRounds:
         """Devices that go on with what they began when the last round closed (``buffer_size``)."""
         self._deferred: dict[int, AnyMessage] = {}
         """Reports of such devices that came while no round was open, by client id; they count in the next one."""
+        self._measuring: DeviceMeasuring | None = None
+        """The measurement of the round just closed, while it goes on."""
+        self._said_unmeasured = False
         self._told: set[int] = set()
         """Devices that were told that the run is over."""
         self._waiting_since = clock()
@@ -107,6 +122,8 @@ class DeviceRounds:
             return self._check_in(rank, message)
         if kind == say.SEND_UPLOAD:
             return self._report(rank, message)
+        if kind == say.MEASURED:
+            return self._take_measurement(rank, message)
         raise ProtocolError(f"a device sends no message of type {str(kind)[:60]!r}")
 
     # Calls
@@ -130,9 +147,16 @@ class DeviceRounds:
         if client_id in self._server.at_work.keys() - self._heard():
             self._lose_work_of(client_id)  # it calls, and so is not at work any more
         self._open_if_enough()
+        return self._what_to_do(client_id, schema)
+
+    def _what_to_do(self, client_id: int, schema: int) -> AnyMessage:
+        """Return what there is to do for a device that is there: to measure, to train, or to come back."""
+        if self._measuring is not None and self._measuring.asks(client_id):
+            task = self._model_for(client_id, schema, self._measuring.ticket(client_id))
+            return _with(task, {say.MEASURE: True})
         if self._is_asked(client_id):
             return self._task(client_id, schema)
-        return _come_back(rank, self._args.come_back_s)
+        return _come_back(client_id + 1, self._args.come_back_s)
 
     def _take_in(self, client_id: int, message: AnyMessage) -> None:
         """Note a device that calls, and what it holds; raise :class:`ProtocolError` where it cannot take part."""
@@ -162,14 +186,13 @@ class DeviceRounds:
 
     def _task(self, client_id: int, schema: int) -> AnyMessage:
         """Return the round's model; a device that calls again before it has answered begins anew."""
-        params: dict[str, object] = {
-            say.MODEL: self._codec.encode(self._server.downlink(client_id), None, schema),
-            say.TICKET: self._tickets.issue(client_id),
-        }
+        task = self._model_for(client_id, schema, self._tickets.issue(client_id))
         refused = self._server.refused_before.get(client_id)
-        if refused is not None:
-            params[say.REFUSED_BEFORE] = refused
-        return _with(Message(say.SYNC_MODEL, 0, client_id + 1), params)
+        return task if refused is None else _with(task, {say.REFUSED_BEFORE: refused})
+
+    def _model_for(self, client_id: int, schema: int, ticket: str) -> AnyMessage:
+        model = self._codec.encode(self._server.downlink(client_id), None, schema)
+        return _with(Message(say.SYNC_MODEL, 0, client_id + 1), {say.MODEL: model, say.TICKET: ticket})
 
     def _report(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
@@ -206,6 +229,23 @@ class DeviceRounds:
         if upload.client_id != client_id:
             raise ProtocolError(f"it speaks for client {upload.client_id}, which is another device")
         self._server.receive(upload)
+
+    def _take_measurement(self, rank: int, message: AnyMessage) -> AnyMessage:
+        client_id = rank - 1
+        answer = Message(say.TAKEN, 0, rank)
+        measuring = self._measuring
+        is_open = self.phase is DevicePhase.MEASURING
+        if measuring is None or not is_open or not measuring.awaits(client_id, message.get(say.TICKET)):
+            return _with(answer, {say.REFUSED: TOO_LATE})
+        self._there.note(client_id)
+        try:
+            headline = self._experiment.method.problem.task.headline
+            measuring.take(client_id, read_measurement(message.get(say.MEASURED), headline))
+        except ProtocolError as error:
+            LOGGER.warning("device %d: %s", rank, error)
+            measuring.lose(client_id)
+            return _with(answer, {say.REFUSED: str(error)})
+        return answer
 
     # Rounds
 
@@ -260,7 +300,10 @@ class DeviceRounds:
         return self._experiment.settings.train_args.client_num_in_total
 
     def begin_closing(self) -> bool:
-        """Return whether the open round is to close now; if so, calls change nothing until :meth:`close` is over."""
+        """Return whether :meth:`close` is to be called now; if so, calls change nothing until it is over."""
+        if self._measuring is not None and self._measuring.is_over(self._there.present()):
+            self.phase = DevicePhase.CLOSING
+            return True
         if self.phase is not DevicePhase.TRAINING:
             return False
         answered = self._server.answered()
@@ -275,8 +318,42 @@ class DeviceRounds:
         return True
 
     def close(self) -> None:
-        """Average the round's uploads, test the model and write the round down; the slow part of a round."""
-        record = self._server.close_round()
+        """Average the round's uploads, test the model and write the round down; the slow part of a round.
+
+        Where devices are to measure it, the round is written down by a second call, when they have.
+        """
+        if self._measuring is None:
+            record = self._server.close_round()
+            if self._begin_measuring():
+                return
+        else:
+            record = self._server.measured(self._measuring.measured)
+            self._measuring = None
+        self._write_down(record)
+
+    def _begin_measuring(self) -> bool:
+        """Return whether devices are to measure the round just closed, and have them asked as they call."""
+        if not (self._server.wants_measurements and self._server.measurers):
+            self._say_unmeasured()
+            return False
+        args = self._experiment.settings.dapper_args
+        most = ceil(self._per_round * self._args.over_selection)
+        calls_within_s = PERIODS * self._args.come_back_s
+        self._measuring = DeviceMeasuring(
+            self._server.can_measure, self._per_round, most, calls_within_s, args.round_timeout_s, self._clock
+        )
+        self.phase = DevicePhase.MEASURING
+        return True
+
+    def _say_unmeasured(self) -> None:
+        if self._server.wants_measurements and not self._said_unmeasured:
+            self._said_unmeasured = True
+            LOGGER.warning(
+                "nothing is measured: the server has no test samples, and no device that has called holds any; give the"
+                " server some by data_args.data_cache_dir, or devices a test part"
+            )
+
+    def _write_down(self, record: RoundRecord) -> None:
         self._journal.round_closed(record)
         self._num_refused += len(record.refused)
         self._waiting_since = self._clock()
@@ -294,12 +371,19 @@ class DeviceRounds:
     def expel(self, client_id: int) -> None:
         """Forget what an evicted device was sent; it is told at its next call."""
         self._tickets.void(client_id)
+        if self._measuring is not None:
+            self._measuring.lose(client_id)
         self._deferred.pop(client_id, None)
         self._unfinished.discard(client_id)
 
     def is_at_work(self, client_id: int) -> bool:
         """Return whether the device was sent a model that it may still answer."""
         return client_id in self._tickets.holders()
+
+    @property
+    def measuring(self) -> set[int]:
+        """Clients that were asked to measure the model and have not answered."""
+        return set() if self._measuring is None else self._measuring.at_it
 
     def lacks(self) -> str:
         """Return in words what is lacking for the next round; nothing where nothing is, or where a round is open."""
@@ -333,7 +417,7 @@ def _refusal(status: AnyMessage, reason: str) -> AnyMessage:
     return _with(refusal, {say.REFUSED: reason, say.LIFE: status.get(say.LIFE)})
 
 
-def _with(message: Message, params: Mapping[str, object]) -> AnyMessage:
+def _with(message: AnyMessage, params: Mapping[str, object]) -> AnyMessage:
     for key, value in params.items():
         message.add_params(key, value)
     return message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, RoundRecord, RunJournal, Server
 from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.federation.wire.announcement import Announcement, Measurement
 from fedml_dapper.methods import Downlink
 from fedml_dapper.platform.device_rounds import DeviceRounds
 from fedml_dapper.secure_grpc import AnyMessage, Message
@@ -37,13 +38,24 @@ class Trial:
         self.codec = Codec(layout, Agreement.of(experiment))
         self.clients = ClientSide(experiment)
 
-    def calls(self, rank: int, life: str = "the only one") -> AnyMessage:
+    def calls(self, rank: int, life: str = "the only one", num_test: int | None = None) -> AnyMessage:
+        """Have a device call, which announces data of its own where ``num_test`` is given."""
         status = Message(say.CLIENT_STATUS, rank, 0)
         status.add_params(say.STATUS, say.ONLINE)
         status.add_params(say.LIFE, life)
         status.add_params("version", "0.2.0")
         status.add_params("schema", 5)
+        if num_test is not None:
+            holds = Announcement(domain="a domain", num_train=20, num_test=num_test)
+            status.add_params(say.HOLDS, holds.as_text())
         return self.rounds.answer(rank, status)
+
+    def measures(self, request: AnyMessage, headline: float, num_samples: int) -> AnyMessage:
+        answer = Message(say.MEASURED, request.get_receiver_id(), 0)
+        figures = Measurement(num_samples=num_samples, headline=headline, loss=1.0)
+        answer.add_params(say.MEASURED, figures.as_text())
+        answer.add_params(say.TICKET, request.get(say.TICKET))
+        return self.rounds.answer(answer.get_sender_id(), answer)
 
     def reports(
         self, task: AnyMessage, ticket: str | None = None, rank: int | None = None, payload: bytes | None = None
