@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedml_dapper.deployment.formats.contract import Format, Product, Runtime
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
 from fedml_dapper.process.extras import need
