@@ -55,7 +55,7 @@ NOT_RUN = {
     r"fedml-dapper (status|steer) ": "asks a running server; tests/operations",
     r"fedml-dapper silos enroll |dapper-device join ": "one waits for the other; tests/device/test_joining.py",
     r"bash run/build_device\.sh": "builds a wheel; tests/device/test_distribution.py",
-    r"(device/bin/)?dapper-device (check|run|predict) ": "a device, mostly with a server; tests/device",
+    r"(device/bin/)?dapper-device (check|run|predict|export) ": "a device, mostly with a server; tests/device",
     r".*results/device/|.*AARCH64": "another processor, of a gigabyte; results/device has what came of it",
     r"cd federation|bash run/make_certs\.sh federation|PYTHONPATH=\. |cmp plain/": "for the other processor",
     r"fedml-dapper calibrate .*--rank": "asks a running server; tests/commands",
