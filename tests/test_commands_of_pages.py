@@ -43,7 +43,7 @@ NOT_RUN = {
     r"pip install|sudo |journalctl |tar |scp |sbatch |ssh ": "of the reader's machines",
     r"docker |DAPPER_EXPERIMENT=.* docker ": "needs Docker; tests/packaging reads what it is given",
     r"fedml |python run/launch/|python3 -m ": "needs an account at FedML's platform",
-    r"bash (run/(mpi|silo_grpc|silo_mqtt)\.sh|(silo-3|server)/start\.sh)": "tests/platform, tests/packaging",
+    r"(PYTHON=\S+ )?bash (run/(mpi|silo_grpc|silo_mqtt)\.sh|(silo-3|(certs/kits/)?server)/start\.sh)": "tests/platform, tests/packaging",
     r"python -m fedml_dapper .*--rank": "one of several processes; tests/platform and tests/examples",
     r"bash run/make_certs\.sh .* --edge": "in place of certificates that the page made before; tests/platform",
     r"python -m fedml_dapper --cf config/quickstart.yaml": "tests/platform/test_quickstart_everywhere.py and others",

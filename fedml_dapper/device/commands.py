@@ -13,6 +13,7 @@ from fedml_dapper import __version__
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.deployment.format_names import FORMAT_NAMES
+from fedml_dapper.device.entry import GOING_ON
 from fedml_dapper.process.log import LogFormat, show_log
 from fedml_dapper.process.polite_group import PoliteGroup
 
@@ -27,6 +28,7 @@ _overrides = click.option("--set", "overrides", multiple=True, metavar="KEY=VALU
 
 class _Commands(PoliteGroup):
     program = "dapper-device"
+    going_on = GOING_ON
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -363,6 +363,17 @@ def test_a_device_that_is_started_twice_ends_the_earlier_process_by_one_line(
 
 
 @pytest.mark.long
+def test_a_device_that_is_interrupted_says_how_it_goes_on(devices: Devices) -> None:
+    devices.write("fedavg", "cross_device")
+    devices.start(1)
+    wait_until(lambda: "the server does not answer" in devices.output(1), otherwise=lambda: devices.output(1))
+    devices.processes[1].terminate()
+    assert devices.processes[1].wait(60) == 130
+    last = devices.output(1).splitlines()[-1]
+    assert last == "dapper-device: interrupted; the same command goes on with what this device keeps"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["command", "program"])
 def test_devices_that_call_train_the_bits_of_one_process(
     devices: Devices, server: Callable[..., Silos], by: str
