@@ -13,13 +13,14 @@ from fedml_dapper.datasets import unlabelled_pictures
 from fedml_dapper.deployment.formats import FORMATS, Product
 from fedml_dapper.deployment.new_folder import new_folder
 from fedml_dapper.deployment.parity import largest_difference, random_inputs
-from fedml_dapper.deployment.products import check_finite, input_ports, output_port, product_of
+from fedml_dapper.deployment.products import check_finite, input_ports, output_port, product_of, size_when_merged
 from fedml_dapper.deployment.sidecar import SIDECAR_NAME, Sidecar
 from fedml_dapper.device.offline import kept_model
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.run_folder.model_file import Rebuilt, rebuild
 from fedml_dapper.methods import renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
+from fedml_dapper.models.adapters import merged
 from fedml_dapper.process.provenance import commit
 
 WHOSE = "the newest model that this device was sent"
@@ -59,7 +60,7 @@ def export_kept(
     changes = () if pictures is None else (_measure_statistics(rebuilt, pictures),)
     check_finite(rebuilt.model, WHOSE)
     task = rebuilt.method.problem.task.name
-    product = product_of(rebuilt.model, rebuilt.origin, rebuilt.file.round, task, rebuilt.file.kept)
+    product = product_of(merged(rebuilt.model), rebuilt.origin, rebuilt.file.round, task, rebuilt.file.kept)
     with new_folder(out) as scratch:
         written = [_write(name, product, scratch) for name in formats]
         about = _about(rebuilt, product, changes, {name: FORMATS[name].file_name for name in formats})
@@ -94,8 +95,9 @@ def _measure_statistics(rebuilt: Rebuilt, folder: Path) -> str:
 def _about(rebuilt: Rebuilt, product: Product, changes: tuple[str, ...], files: dict[str, str]) -> Sidecar:
     origin = rebuilt.origin
     method = rebuilt.method
-    parameters, macs = method.model_size(rebuilt.plan)
-    level = _level_of(rebuilt, parameters)
+    size = method.model_size(rebuilt.plan)
+    level = _level_of(rebuilt, size[0])
+    parameters, macs = size_when_merged(method.problem.layout, rebuilt.plan.widths, size)
     ports = input_ports(product)
     return Sidecar(
         network=origin.settings["model_args"]["model"],
