@@ -39,6 +39,8 @@ from fedml_dapper.secure_grpc import AnyMessage, Message
 LOGGER = logging.getLogger(__name__)
 SOON_SECONDS = 1.0
 """When a device is to come back that calls while a round is closing."""
+FAREWELL_SECONDS = 60.0
+"""How long devices that are at work when the run ends may take to call, and be told so."""
 LOOK_SECONDS = 1.0
 """How often it is looked whether enough devices are there, where none calls."""
 STARTED_TWICE = "a process of this device that was started later has taken its place; start each device once"
@@ -94,7 +96,7 @@ class DeviceRounds:
         """Those of the open round's devices, and of devices that are at work since an earlier round."""
         self._lives = Lives()
         self._unfinished: set[int] = set()
-        """Devices that go on with what they began when the last round closed (``buffer_size``)."""
+        """Devices that had not answered what they were sent when the last round closed."""
         self._deferred: dict[int, AnyMessage] = {}
         """Reports of such devices that came while no round was open, by client id; they count in the next one."""
         self._measuring: DeviceMeasuring | None = None
@@ -212,7 +214,7 @@ class DeviceRounds:
 
     def _may_defer(self, client_id: int) -> bool:
         """Return whether a report that comes while no round is open counts in the next one."""
-        return self.phase is not DevicePhase.OVER and client_id in self._unfinished
+        return self._is_buffered and self.phase is not DevicePhase.OVER and client_id in self._unfinished
 
     def _take_or_refuse(self, client_id: int, message: AnyMessage) -> None:
         try:
@@ -312,8 +314,7 @@ class DeviceRounds:
         is_enough = len(answered) >= (self._fewest if not awaited else self._enough)
         if not is_enough and self._clock() < self._deadline:
             return False  # also where all have been refused: bad uploads could use up a run's rounds in no time
-        if self._is_buffered:  # read here, as the round is closed on another thread
-            self._unfinished = awaited & self._tickets.holders()
+        self._unfinished = awaited & self._tickets.holders()  # now, as the round is closed on another thread
         self.phase = DevicePhase.CLOSING
         return True
 
@@ -403,8 +404,11 @@ class DeviceRounds:
     # The end
 
     def all_told(self) -> bool:
-        """Return whether all devices that were there lately know that the run is over."""
-        return self.phase is DevicePhase.OVER and self._there.present() <= self._told
+        """Return whether all devices that were there lately, or at work, know that the run is over."""
+        if self.phase is not DevicePhase.OVER:
+            return False
+        is_patient = self._clock() - self._waiting_since < FAREWELL_SECONDS
+        return self._there.present() | (self._unfinished if is_patient else set()) <= self._told
 
 
 def _come_back(rank: int, seconds: float) -> AnyMessage:

@@ -11,16 +11,11 @@ from safetensors.torch import load_file
 from fedml_dapper.config import CheckInArgs, MayCallArgs, load_settings
 from fedml_dapper.device.calling import MOST_SECONDS, _seconds_in
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import (
-    ClientSide,
-    Server,
-    build_experiment,
-    simulate,
-)
+from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment, simulate
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
 from fedml_dapper.platform.device_lives import LIVES_KEPT
-from fedml_dapper.platform.device_rounds import STARTED_TWICE, TOO_LATE, DevicePhase
+from fedml_dapper.platform.device_rounds import FAREWELL_SECONDS, STARTED_TWICE, TOO_LATE, DevicePhase
 from fedml_dapper.secure_grpc import Message
 
 from ..platform.processes import Silos
@@ -263,6 +258,33 @@ def test_a_device_that_never_comes_back_is_not_at_work_for_ever(trial: Callable[
     assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
 
 
+def test_a_device_at_work_when_the_run_ends_is_waited_for_a_while(trial: Callable[..., Trial]) -> None:
+    there = trial("comm_round=1")
+    for rank in (6, 5, 4, 3, 2, 1):
+        there.calls(rank)
+    tasks = {rank: there.calls(rank) for rank in range(1, 6)}  # the sixth does not come for its task
+    for rank in range(1, 5):
+        there.reports(tasks[rank])
+    assert there.turn()
+    for rank in range(1, 5):
+        there.calls(rank)
+    there.clock.now += 2 * COME_BACK_S + 1
+    assert not there.rounds.all_told()
+    assert there.reports(tasks[5]).get(say.REFUSED) == TOO_LATE
+    assert kinds(there.calls(5)) == [say.FINISH]
+    assert there.rounds.all_told()
+
+
+def test_a_device_that_never_comes_back_does_not_keep_a_run_from_ending(trial: Callable[..., Trial]) -> None:
+    there = trial("comm_round=1")
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in range(1, 5):
+        there.reports(tasks[rank])
+    assert there.turn()
+    there.clock.now += FAREWELL_SECONDS
+    assert there.rounds.all_told()
+
+
 @pytest.mark.parametrize(
     ("hours", "minute", "may"),
     [
@@ -333,6 +355,25 @@ def test_what_a_device_cannot_use_is_said_before_it_calls(devices: Devices) -> N
     assert "file/below cannot be made: Not a directory; name another by --output" in told.stderr
 
 
+@pytest.mark.long
+def test_devices_at_work_when_a_round_closes_count_in_a_later_one(
+    devices: Devices, server: Callable[..., Silos]
+) -> None:
+    rounds = {"check_in": {"over_selection": 1.0, "come_back_s": 2.0}, "buffer_size": 2, "min_clients_per_round": 2}
+    devices.write("fedavg", "cross_device", dapper_args=rounds, train_args={"comm_round": 6})
+    running = server()
+    for rank in range(1, NUM_DEVICES + 1):
+        devices.start(rank)
+    assert running.wait(0, 200) == 0, running.output(0)
+    for rank, process in devices.processes.items():
+        assert process.wait(60) == 0, devices.output(rank)
+    lines = (running.run_dir / "ledger.jsonl").read_text().splitlines()[1:]
+    records = [RoundRecord.model_validate_json(line) for line in lines]
+    assert [len(record.clients) for record in records] == [2] * 6
+    begun = [client.begun for record in records for client in record.clients if client.begun is not None]
+    assert begun, "no upload came late"
+
+
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("localhost", port)) == 0
@@ -342,7 +383,7 @@ def is_listening(port: int) -> bool:
 def test_a_device_that_is_started_twice_ends_the_earlier_process_by_one_line(
     devices: Devices, server: Callable[..., Silos]
 ) -> None:
-    check_in = {"over_selection": 1.0, "come_back_s": 0.5}
+    check_in = {"over_selection": 1.0, "come_back_s": 2.0}
     devices.write("fedavg", "cross_device", dapper_args={"check_in": check_in, "min_clients_per_round": 3})
     running = server()
     port = int(devices.grpc["server_address"].rpartition(":")[2])

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from fedml_dapper.cli import main
 from fedml_dapper.commands.status import show
 from fedml_dapper.config import CheckInArgs, SecureGrpcConfig
 from fedml_dapper.errors import ConfigError
@@ -18,6 +20,9 @@ from fedml_dapper.platform.device_rounds import LOOK_SECONDS, DevicePhase
 from fedml_dapper.platform.device_shortage import FIRST_PAUSE_SECONDS
 from fedml_dapper.platform.steering import EVICTED
 
+from ..platform.processes import Silos
+from ..waiting import wait_until
+from .conftest import Devices
 from .trial import COME_BACK_S, TIMEOUT_S, Trial, kinds
 
 
@@ -171,3 +176,24 @@ def test_an_order_that_comes_while_a_round_closes_is_carried_out_after_it(trial:
     there.rounds.close()
     desk.on_turn()
     assert future.result(0) == "no round is opened any more until it is resumed; 1 are closed"
+
+
+@pytest.mark.long
+def test_an_operator_sees_what_is_lacking_and_ends_a_server_that_nobody_calls(
+    devices: Devices, server: Callable[..., Silos]
+) -> None:
+    devices.write("fedavg", "cross_device")
+    running = server()
+    host = devices.grpc["server_address"]
+    certificates = str(devices.folder / "certs")
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(main, [*words, "--certificates", certificates])
+
+    wait_until(lambda: asked("status", host).exit_code == 0, otherwise=lambda: running.output(0))
+    told = asked("status", host).stdout
+    assert "round 0 of 2: waiting" in told
+    assert "0 devices have called lately" in told
+    assert "no round opens: no device has called for 0 min" in told
+    assert "the run ends; 0 are closed" in asked("steer", host, "end").stdout
+    assert running.wait(0, 60) == 0, running.output(0)

@@ -148,7 +148,7 @@ def test_where_no_device_has_tests_that_is_said_once_and_rounds_go_on(
 def test_devices_with_pictures_of_their_own_measure_what_they_train(
     devices: Devices, server: Callable[..., Silos]
 ) -> None:
-    check_in = {"over_selection": 1.0, "come_back_s": 0.5}
+    check_in = {"over_selection": 1.0, "come_back_s": 2.0}
     own = {"partition": "own", "data_cache_dir": None, "classes": ["bar", "circle", "cross"]}
     rounds = {"check_in": check_in, "min_clients_per_round": 3}
     devices.write("fedavg", "cross_device", data_args=own, dapper_args=rounds)
