@@ -6,8 +6,6 @@ heard of the one before. If the one before does call, both are running.
 
 from __future__ import annotations
 
-from collections import deque
-
 LIVES_KEPT = 4
 """Lives of a device that are remembered; a process older than these is taken for a new one."""
 
@@ -16,7 +14,7 @@ class Lives:
     """The lives in which each device has called, by client id."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, deque[str]] = {}
+        self._seen: dict[int, tuple[str, ...]] = {}
 
     def is_replaced(self, client_id: int, life: object) -> bool:
         """Note the ``life`` in which a device calls; return whether a later process of it has called already.
@@ -25,7 +23,8 @@ class Lives:
         """
         if not isinstance(life, str):
             return False
-        seen = self._seen.setdefault(client_id, deque(maxlen=LIVES_KEPT))
+        seen = self._seen.get(client_id, ())
         if life not in seen:
-            seen.append(life)
+            seen = (*seen, life)[-LIVES_KEPT:]
+            self._seen[client_id] = seen
         return seen[-1] != life
