@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedml_dapper.secure_grpc.errors import reason_of
     from fedml_dapper.secure_grpc.line_speed import LineSpeed, measure_line
     from fedml_dapper.secure_grpc.message import AnyMessage, Message, Transport
+    from fedml_dapper.secure_grpc.order_calls import OrderCalls
     from fedml_dapper.secure_grpc.server import SecureServer
     from fedml_dapper.secure_grpc.silo import SecureSilo
 else:
@@ -28,6 +29,7 @@ __all__ = [
     "Caller",
     "LineSpeed",
     "Message",
+    "OrderCalls",
     "SecureServer",
     "SecureSilo",
     "Transport",

@@ -19,6 +19,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.operations import AuditLog, Membership, MembershipFile, RateLimiter
 from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.operations.orders import STEER
 from fedml_dapper.secure_grpc.authenticator import (
     LOOK_SECONDS,
     RefusedError,
@@ -29,6 +30,7 @@ from fedml_dapper.secure_grpc.authenticator import (
 from fedml_dapper.secure_grpc.endpoint import CALL, SERVER_OPTIONS, SERVICE
 from fedml_dapper.secure_grpc.handshakes import tls_of
 from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.order_calls import OrderCalls
 from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, Payload, read_envelope
 from fedml_dapper.secure_grpc.server import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 
@@ -58,6 +60,7 @@ class CallServer:
         num_devices: Certificates named ``silo-1`` up to this number may call.
         answer: Answers a message of the device of a rank, in no time; its :class:`ProtocolError` refuses the call.
         audit: Log of refusals.
+        orders: Has operators' orders carried out; without it there are none.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class CallServer:
         num_devices: int,
         answer: Callable[[int, AnyMessage], AnyMessage],
         audit: AuditLog,
+        orders: OrderCalls | None = None,
     ) -> None:
         self._address = config.listen_address or config.server_address
         self._max_payload_bytes = config.max_message_mb * MIB
@@ -74,6 +78,9 @@ class CallServer:
         self._num_devices = num_devices
         self._answer = answer
         self._audit = audit
+        self._orders = orders
+        self.refused_strangers = 0
+        """Calls with certificates that are no device's."""
         self._numbering = Numbering(self._max_payload_bytes)
         self._limiters: dict[int, RateLimiter] = {}
         self._under_way: Counter[int] = Counter()
@@ -84,6 +91,8 @@ class CallServer:
         self._members: Membership | None = None if self._members_file is None else self._members_file.read()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         handlers = {CALL: grpc.stream_stream_rpc_method_handler(self._call)}
+        if orders is not None:
+            handlers[STEER.rpartition("/")[2]] = grpc.stream_stream_rpc_method_handler(self._steer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self) -> None:
@@ -129,12 +138,25 @@ class CallServer:
         except ProtocolError as error:
             await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
+    async def _steer(
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        assert self._orders is not None
+        try:
+            self._check_admitted(context)
+            yield await self._orders.answer(frames, context)
+        except RefusedError as refusal:
+            await self._refuse(context, refusal.status, str(refusal))
+        except ProtocolError as error:
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
     def _admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> int:
         """Return the rank of the device that calls; raise :class:`RefusedError` where it may not call now."""
         certificate = shown_certificate(context)
         kind, _, number = certificate.name.partition("-")
         is_number = number.isascii() and number.isdecimal() and number == str(int(number))
         if kind != "silo" or not is_number or not 1 <= int(number) <= self._num_devices:
+            self.refused_strangers += 1
             name = printable(certificate.name)
             reason = f"the certificate of `{name}` is no device's of this federation of {self._num_devices}"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)

@@ -13,7 +13,11 @@ import pytest
 import yaml
 from PIL import Image
 
+from fedml_dapper.config import CheckInArgs, Settings
+from fedml_dapper.federation import build_experiment
+
 from ..platform.processes import ROOT, Silos, free_port
+from .trial import COME_BACK_S, TIMEOUT_S, Trial
 
 LIGHTLY = Path(__file__).with_name("lightly.py")
 NUM_DEVICES = 3
@@ -139,3 +143,25 @@ def server(devices: Devices) -> Iterator[Callable[..., Silos]]:
     yield start
     for silos in started:
         silos.stop()
+
+
+@pytest.fixture
+def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
+    def make(*overrides: str, **dapper_args: object) -> Trial:
+        few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
+        settings = tiny_settings(*few, *overrides)
+        args = settings.dapper_args.model_copy(
+            update={
+                "round_timeout_s": TIMEOUT_S,
+                "min_clients_per_round": 2,
+                "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
+                **dapper_args,
+            }
+        )
+        values = settings.model_copy(update={"dapper_args": args}).model_dump()
+        values["common_args"]["training_type"] = "cross_device"
+        values["comm_args"] |= {"backend": "DAPPER_GRPC"}
+        values["comm_args"]["dapper_grpc"] = {"server_address": "localhost:1", "certificates": Path(".")}
+        return Trial(build_experiment(Settings.model_validate(values)))
+
+    return make

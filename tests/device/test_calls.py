@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import grpc
@@ -16,9 +18,11 @@ from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.certificate import certificate_of
-from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.operations.credentials import CredentialFiles, read_admin_credentials, read_credentials
 from fedml_dapper.operations.membership import add_members, revoke_members
-from fedml_dapper.secure_grpc import AnyMessage, Caller, CallServer, Message, calls
+from fedml_dapper.operations.orders import Desk, Order, give_order
+from fedml_dapper.operations.status import ServerStatus, StatusBoard
+from fedml_dapper.secure_grpc import AnyMessage, Caller, CallServer, Message, OrderCalls, calls
 from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE
 from fedml_dapper.secure_grpc.parcel import Numbering
 from fedml_dapper.secure_grpc.silo import open_channel
@@ -49,7 +53,8 @@ def config(certificates: Path) -> SecureGrpcConfig:
 class Answering:
     """A server on an event loop of its own, which says what it was told in capitals."""
 
-    def __init__(self, config: SecureGrpcConfig) -> None:
+    def __init__(self, config: SecureGrpcConfig, desk: Desk | None = None) -> None:
+        self._desk = desk
         self.heard: list[tuple[int, AnyMessage]] = []
         self._config = config
         self._loop = asyncio.new_event_loop()
@@ -63,7 +68,9 @@ class Answering:
         self._over = asyncio.Event()
         config = self._config
         audit = AuditLog(config.audit_file)
-        self.server = server = CallServer(config, CredentialFiles(config, 0), NUM_DEVICES, self._answer, audit)
+        orders = None if self._desk is None else OrderCalls(self._desk, audit)
+        credentials = CredentialFiles(config, 0)
+        self.server = server = CallServer(config, credentials, NUM_DEVICES, self._answer, audit, orders)
         await server.start()
         looking = asyncio.create_task(server.look_at_files())
         self._ready.set()
@@ -87,11 +94,11 @@ class Answering:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[SecureGrpcConfig], Answering]]:
+def serve() -> Iterator[Callable[..., Answering]]:
     running: list[Answering] = []
 
-    def start(config: SecureGrpcConfig) -> Answering:
-        running.append(Answering(config))
+    def start(config: SecureGrpcConfig, desk: Desk | None = None) -> Answering:
+        running.append(Answering(config, desk))
         return running[-1]
 
     yield start
@@ -296,3 +303,40 @@ def test_a_call_that_says_nothing_is_ended(
         with pytest.raises(grpc.RpcError, match="device 1 delivers more slowly"):
             next(channel.stream_stream(f"/{SERVICE}/{CALL}")(silent()))
         never.set()
+
+
+class Paused:
+    """A desk that carries out all orders but to pause."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+
+    def status(self) -> ServerStatus:
+        return StatusBoard().read()
+
+    def ask(self, order: Order) -> Future[str]:
+        self.orders.append(order.act)
+        future: Future[str] = Future()
+        if order.act == "pause":
+            future.set_exception(ConfigError("the run is paused already"))
+        else:
+            future.set_result(f"{order.act}: done")
+        return future
+
+
+def test_orders_come_over_the_network_with_the_certificate_of_an_admin_alone(
+    config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
+) -> None:
+    desk = Paused()
+    config = config.model_copy(update={"audit_file": tmp_path / "audit.jsonl"})
+    serve(config, desk)
+    admin = read_admin_credentials(config)
+    assert give_order(config.server_address, admin, Order(act="resume")).said == "resume: done"
+    with pytest.raises(DapperError, match="the run is paused already"):
+        give_order(config.server_address, admin, Order(act="pause"))
+    assert give_order(config.server_address, admin, Order(act="status")).status.state == "waiting"
+    with pytest.raises(DapperError, match="orders are for the certificate of `admin` alone; this is that of `silo-1`"):
+        give_order(config.server_address, read_credentials(config, 1), Order(act="resume"))
+    assert desk.orders == ["resume", "pause"]
+    events = [json.loads(line)["event"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [event for event in events if event != "started"] == ["order", "order_refused", "refused", "refused"]
