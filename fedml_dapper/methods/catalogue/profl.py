@@ -107,6 +107,7 @@ class ProFL(Method[ProFLParams]):
     name = "profl"
     Params = ProFLParams
     recovery: Recovery = "holders"
+    ratios_are_of = "memory"
     cost_note = (
         "figures are those of a level's costliest step; steps train one block each, and levels without memory for one"
         " train the layers behind it."

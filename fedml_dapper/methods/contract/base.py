@@ -43,6 +43,9 @@ from fedml_dapper.pruning import (
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
 
+SIZE = "the size of a model"
+"""What levels' ratios are shares of for most methods: what ``dapper_args.pruning.ratio_of`` names."""
+
 
 class MethodParams(Section):
     """Base of a method's own settings, which stand below ``dapper_args.params``."""
@@ -208,6 +211,8 @@ class Method(Unchanging, Generic[P]):
     """Whether it needs one class a sample, which not every task has."""
     remedy: ClassVar[str] = "choose another dapper_args.method"
     """Advice for a run whose task or model lacks what the method needs."""
+    ratios_are_of: ClassVar[str] = SIZE
+    """What the ratios of levels are shares of, in words, where it is not the size of a level's model."""
     cost_note: ClassVar[str] = ""
     """Note for reports: what the method costs beyond, or does not save of, what footprints show."""
 
