@@ -116,6 +116,12 @@ def test_what_cannot_be_met_is_one_line_that_says_what_can(
     assert "\n" not in str(caught.value)
 
 
+def test_levels_that_have_budgets_are_of_sizes(tiny_settings: SettingsFactory) -> None:
+    budgets = "dapper_args.levels=[{base: 0.0}, {base: 0.3}]"
+    with pytest.raises(ConfigError, match=r"`memory` goes with dapper_args\.levels\.ratios; levels that have budgets"):
+        build_experiment(tiny_settings("client_share=0.05", "method=heterofl", "ratio_of=memory", budgets))
+
+
 def test_its_own_result_is_solved_and_a_note_says_what_was_asked(tiny_settings: SettingsFactory) -> None:
     first = build_experiment(tiny_settings(*FIVE, "method=heterofl", "ratio_of=memory", "scope=grouped"))
     ratios = ", ".join(f"{ratio:g}" for ratio in first.settings.dapper_args.levels.ratios)

@@ -396,6 +396,21 @@ class Net(nn.Module):
 """
 
 
+def test_what_is_frozen_from_the_start_stays_frozen_and_never_travels(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    frozen = "        self.blocks[1][2].weight.requires_grad_(False)\n\n    def forward"
+    (tmp_path / "own.py").write_text(OWN.replace("\n    def forward", frozen))
+    few = ("width=null", f"model={tmp_path / 'own.py'}:Net", "image_size=8", "comm_round=5")
+    experiment = build_experiment(tiny_settings(*SEVEN, *few, "ratios=[0.0]"))
+    server, _ = simulate(experiment)
+    initial = experiment.method.problem.backbone.state_dict()
+    assert "blocks.1.2.weight" not in server.state.weights
+    assert not torch.equal(server.state.weights["blocks.1.2.bias"], initial["blocks.1.2.bias"])
+    found = experiment.method.global_model(server.state).state_dict()
+    assert torch.equal(found["blocks.1.2.weight"], initial["blocks.1.2.weight"])
+
+
 def test_frozen_blocks_run_as_in_evaluation(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     """Dropout in a block that no longer changes would hide part of it; in front of a shrinking block all train."""
     (tmp_path / "own.py").write_text(OWN)

@@ -108,6 +108,7 @@ class ProFL(Method[ProFLParams]):
     Params = ProFLParams
     recovery: Recovery = "holders"
     ratios_are_of = "memory"
+    cuts_depth = True
     cost_note = (
         "figures are those of a level's costliest step; steps train one block each, and levels without memory for one"
         " train the layers behind it."
@@ -128,7 +129,7 @@ class ProFL(Method[ProFLParams]):
     def blocks(self) -> BlockSteps:
         """The network's steps, and the tensors of each."""
         backbone = self.problem.backbone
-        parameters = frozenset(name for name, _ in backbone.named_parameters())
+        parameters = frozenset(self.problem.layout.trainable)
         return BlockSteps(self._chain, frozenset(backbone.state_dict()), parameters, self.params.shrink)
 
     @property
@@ -214,7 +215,8 @@ class ProFL(Method[ProFLParams]):
         """The network of the step: its first blocks, and the stand-ins behind them; in the last step the full one."""
         block = self.step_of(server).block
         model = shortened(self.problem.backbone, self._chain, block, teaches=False)
-        put_tensors(model, {name: server.weights[name] for name in model.state_dict()})
+        present = model.state_dict().keys()
+        put_tensors(model, {name: tensor for name, tensor in server.weights.items() if name in present})
         return model
 
     # What a round costs
@@ -302,7 +304,7 @@ class ProFL(Method[ProFLParams]):
         assert step is not None, "a client is sent a step's model"
         trains_block = bool(downlink.extras[_TRAINS_BLOCK])
         model = self.load(client, downlink)
-        train_only(model, self.blocks.trained(step, trains_block))
+        train_only(model, self.blocks.trained(step, trains_block) & self.blocks.parameters)
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model, parameters=[each for each in model.parameters() if each.requires_grad])
@@ -369,8 +371,8 @@ class ProFL(Method[ProFLParams]):
             memory.keep(_place(slot, self.params.window), {})
         memory.values["pace"] = None
         if not step.grows:
-            kept = self.blocks.output_module(step.block)
-            memory.keep(_output(step.block), {name: server.weights[name] for name in sorted(kept)})
+            kept = sorted(self.blocks.output_module(step.block) & server.weights.keys())
+            memory.keep(_output(step.block), {name: server.weights[name] for name in kept})
         position = self.steps.index(step) + 1
         memory.values["step"] = position
         following = self.steps[position]

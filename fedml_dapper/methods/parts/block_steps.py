@@ -30,7 +30,7 @@ class BlockSteps:
     tensors: frozenset[str]
     """State-dict entries of the network with all stand-ins."""
     parameters: frozenset[str]
-    """Those that are parameters."""
+    """Those that are parameters, frozen ones of an adapted network left out."""
     shrinks: bool
     """Whether the network shrinks before it grows."""
 
