@@ -47,11 +47,6 @@ def with_solved_levels(settings: Settings, problem: Problem, build: Build) -> Se
     if ratio_of not in _COSTS:
         return settings
     levels = settings.dapper_args.levels
-    if levels.budgets is not None:
-        raise ConfigError(
-            f"dapper_args.pruning.ratio_of: `{ratio_of}` goes with dapper_args.levels.ratios; levels that have budgets"
-            " take parameters, flops or channels"
-        )
     sized = _with_ratios(settings, levels.ratios)
     method = METHODS.find(settings.dapper_args.method)
     if method.ratios_are_of == ratio_of:

@@ -69,12 +69,19 @@ class Scoped:
 
 
 def size_of(pruning: PruningArgs) -> RatioOf:
-    """Return the size that ratios are shares of; those of what training costs have been solved before."""
+    """Return the size that ratios are shares of; those of what training costs have been solved before.
+
+    Raises:
+        ConfigError: They have not, as a level's budget of rank and base is none that is solved for.
+    """
     match pruning.ratio_of:
         case "parameters" | "flops" | "channels" as size:
             return size
         case cost:
-            raise AssertionError(f"ratios of {cost} are no sizes")
+            raise ConfigError(
+                f"dapper_args.pruning.ratio_of: `{cost}` goes with dapper_args.levels.ratios; levels that have budgets"
+                " take parameters, flops or channels"
+            )
 
 
 def _reach(layout: ChannelLayout, pruning: PruningArgs) -> str:
