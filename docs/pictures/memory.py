@@ -48,7 +48,7 @@ def held(method: str) -> Round:
     epochs: list[tuple[int, ...]] = []
     for phase in built.local_phases(ClientProfile(0, "", _LEVEL, ratio, 0)):
         [one] = phase.passes  # nobody is weaker, so nobody is taught
-        memory = network_memory(built, one.plan)
+        memory = network_memory(built, one)
         model = memory.weights + memory.gradients + memory.optimizer
         working = round(_BATCH * memory.working_per_sample)
         epochs += [(demand.bytes_down, model, memory.saved(_BATCH), working)] * int(phase.epochs)

@@ -85,7 +85,7 @@ def write_bench_report(folder: Path) -> Path:
                 f"{'.'.join(path)} {_text(value)}" for path, value in _flat(results.manifest.overrides)
             ),
             seeds=sorted({cell.seed for cell in results.cells}),
-            levels=_levels(results, tables),
+            levels=_levels(results),
             level_rows={
                 variant.label: {row.level: row for row in tables.levels if row.label == variant.label}
                 for variant in results.finished
@@ -98,11 +98,13 @@ def write_bench_report(folder: Path) -> Path:
     return path
 
 
-def _levels(results: BenchResults, tables: Tables) -> dict[int, float]:
-    """Capability levels and their ratios: those of the diagnosed clients, or else those of the runs."""
-    diagnosed = {row.level: row.ratio for row in tables.levels}
-    known = {footprint.level: footprint.ratio for cell in results.cells for footprint in cell.run.footprints}
-    return dict(sorted((diagnosed or known).items()))
+def _levels(results: BenchResults) -> dict[int, float | None]:
+    """Capability levels and their ratios; None where these differ, as those that were solved for do."""
+    found: dict[int, set[float]] = {}
+    for cell in results.cells:
+        for footprint in cell.run.footprints:
+            found.setdefault(footprint.level, set()).add(footprint.ratio)
+    return {level: min(ratios) if len(ratios) == 1 else None for level, ratios in sorted(found.items())}
 
 
 def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:

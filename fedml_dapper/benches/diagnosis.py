@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedml_dapper.benches.needs import Needs
 from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import DataError
@@ -60,6 +61,8 @@ class Diagnosis(Record):
     """Domain -> confusion of classes."""
     levels: tuple[LevelScore, ...]
     embedding: Embedding
+    needs: Needs | None = None
+    """What a round cost clients; None in cells of earlier versions."""
 
     def save(self, path: Path) -> None:
         """Write the diagnosis to ``path``, whole or not at all."""
@@ -91,6 +94,7 @@ def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
         },
         levels=_levels(experiment, server),
         embedding=_embedding(models, experiment.tests, experiment.settings.common_args.random_seed, device),
+        needs=Needs.of(experiment),
     )
 
 

@@ -103,6 +103,8 @@ class Bench(Section):
     reference: str
     """Label of the variant that the others are compared with, seed by seed."""
     statistic: Statistic = "global"
+    device: str | None = None
+    """Device, by the name of its profile, whose time for each level's training the page says."""
     gap: Gap | None = None
     """Variants between which the value of size is measured, if it is."""
 

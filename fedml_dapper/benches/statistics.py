@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import covariance, fmean, stdev, variance
 
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from fedml_dapper.federation.run_folder.records import Record
 
@@ -58,6 +58,31 @@ def paired_difference(values: Mapping[int, float], reference: Mapping[int, float
     """
     shared = sorted(values.keys() & reference.keys())
     return estimate([values[seed] - reference[seed] for seed in shared]) if shared else None
+
+
+def paired_p(values: Mapping[int, float], reference: Mapping[int, float]) -> float | None:
+    """Return the two-sided p-value of Student's t for ``values - reference``, both by seed.
+
+    It is None where they share less than two seeds, or differ by the same in all of them.
+    """
+    shared = sorted(values.keys() & reference.keys())
+    differences = [values[seed] - reference[seed] for seed in shared]
+    if len(differences) < 2 or (spread := stdev(differences)) == 0:
+        return None
+    t = fmean(differences) / (spread / sqrt(len(differences)))
+    return float(2 * stdtr(len(differences) - 1, -abs(t)))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values that hold for all of several comparisons at once (Holm, 1979), by name."""
+    adjusted = dict[str, float]()
+    largest = 0.0
+    left = len(p_values)
+    for name, p_value in sorted(p_values.items(), key=lambda entry: entry[1]):
+        largest = max(largest, min(1.0, left * p_value))
+        adjusted[name] = largest
+        left -= 1
+    return adjusted
 
 
 def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:

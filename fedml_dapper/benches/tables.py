@@ -12,10 +12,11 @@ from fedml_dapper.benches.gap import GapRow, gap_rows
 from fedml_dapper.benches.grid import Published, Statistic
 from fedml_dapper.benches.measures import Column, Reading, best, columns, headline, honest
 from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, VariantResults
-from fedml_dapper.benches.statistics import Estimate, estimate, paired_difference
+from fedml_dapper.benches.statistics import Estimate, estimate, holm, paired_difference, paired_p
 from fedml_dapper.federation import LevelFootprint
 from fedml_dapper.federation.run_folder.records import DeviceFigures, Record
 from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.fleet import find_device
 
 
 class Entry(Record):
@@ -39,6 +40,8 @@ class AccuracyRow(Record):
     """Whether the counterpart's settings are the same, so that there is nothing to compare."""
     planned_seeds: int
     entries: dict[str, Entry]
+    adjusted_p: float | None = None
+    """p-value of the headline's difference, by Holm's correction for all of the table's. None for one seed."""
 
 
 class AccuracyTable(Record):
@@ -90,6 +93,20 @@ class DeviceRow(Record):
     """Capability level -> mean over domains, over seeds. Levels without a model are missing."""
     own_statistics: dict[int, Estimate]
     """Results with BatchNorm's statistics of a device's own images; empty where the model has none."""
+    worst: Estimate | None = None
+    """The client that is served worst, with its level's model on its own domain; None where some have no model."""
+
+
+class NeedsRow(Record):
+    """What a round costs a client of each level under one variant, in the first of its cells that says so."""
+
+    label: str
+    memory_bytes: dict[int, int]
+    """Capability level -> counted peak of training. Levels that do not train are missing."""
+    macs: dict[int, float]
+    """Capability level -> multiply-accumulates of a round, on such a client's samples."""
+    seconds: dict[int, float]
+    """Capability level -> seconds of local training on the bench's device; empty where it names none."""
 
 
 class SubmodelRow(Record):
@@ -125,6 +142,10 @@ class Tables(Record):
     """Rows by variant, then by level, of the cells that have a diagnosis."""
     devices: tuple[DeviceRow, ...] = ()
     """Rows of the variants in which device accuracy was measured."""
+    device: str | None = None
+    """The device that the seconds of ``needs`` are of."""
+    needs: tuple[NeedsRow, ...] = ()
+    """Rows of the variants whose cells say what a round costs."""
     gap: tuple[GapRow, ...] = ()
     """Rows of a bench with a :class:`Gap`."""
     times: tuple[TimeRow, ...] = ()
@@ -170,6 +191,8 @@ def build_tables(results: BenchResults) -> Tables:
         cost=tuple(_cost(variant) for variant in results.finished),
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
         devices=tuple(found for variant in results.finished if (found := _devices(variant))),
+        device=bench.device,
+        needs=tuple(needs for variant in results.finished if (needs := _needs(variant, bench.device))),
         gap=gap_rows(bench.gap, read) if bench.gap is not None else (),
         times=time_rows(results.finished, [column.key for column in shown]),
         equal_s=shortest_s(results.finished),
@@ -242,9 +265,37 @@ def _accuracies(results: BenchResults, shown: tuple[Column, ...], read: Reading,
                 entries=entries,
             )
         )
+    rows = _with_adjusted_p(rows, shown[0].key, results, read)
     panels = list(dict.fromkeys(row.panel for row in rows))
     rows.sort(key=lambda row: panels.index(row.panel))  # rows that are compared stand together
     return AccuracyTable(rule=rule, rows=tuple(rows))
+
+
+def _with_adjusted_p(rows: list[AccuracyRow], key: str, results: BenchResults, read: Reading) -> list[AccuracyRow]:
+    """Return ``rows`` with the p-values of their differences in a column, corrected for their number."""
+    found = dict[str, float]()
+    for row in rows:
+        if row.counterpart is None or row.same_runs or key not in row.entries:
+            continue
+        other = _by_seed(results[row.counterpart].cells, read, key)
+        p_value = paired_p(row.entries[key].values, other)
+        if p_value is not None:
+            found[row.label] = p_value
+    adjusted = holm(found)
+    return [row.model_copy(update={"adjusted_p": adjusted.get(row.label)}) for row in rows]
+
+
+def _needs(variant: VariantResults, device: str | None) -> NeedsRow | None:
+    diagnoses = (cell.diagnosis for cell in variant.cells.values())
+    needs = next((each.needs for each in diagnoses if each is not None and each.needs is not None), None)
+    if needs is None:
+        return None
+    return NeedsRow(
+        label=variant.label,
+        memory_bytes={one.demand.level: one.demand.memory_bytes for one in needs.levels},
+        macs={one.demand.level: one.macs for one in needs.levels},
+        seconds={} if device is None else needs.seconds_on(find_device(device, "device")),
+    )
 
 
 def _by_seed(cells: Mapping[int, FinishedCell], read: Reading, key: str) -> dict[int, float]:
@@ -296,7 +347,13 @@ def _devices(variant: VariantResults) -> DeviceRow | None:
     if not scores:
         return None
     own = [each.own_statistics for each in scores if each.own_statistics is not None]
-    return DeviceRow(label=variant.label, sent=_by_level([each.sent for each in scores]), own_statistics=_by_level(own))
+    worst = [each.sent.worst for each in scores if each.sent.worst is not None]
+    return DeviceRow(
+        label=variant.label,
+        sent=_by_level([each.sent for each in scores]),
+        own_statistics=_by_level(own),
+        worst=estimate(worst) if worst else None,
+    )
 
 
 def _by_level(figures: Sequence[DeviceFigures]) -> dict[int, Estimate]:

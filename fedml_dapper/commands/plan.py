@@ -80,7 +80,7 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
 def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | PlannedMethod]:
     """Plan each of ``methods``; where one is not possible here, return the reason."""
     from fedml_dapper.evaluation.fleet_tables import PlannedMethod
-    from fedml_dapper.federation import build_untrained, device_of, load_data
+    from fedml_dapper.federation import build_untrained, device_of, load_data, solved_settings
     from fedml_dapper.fleet import plan_fleet, with_fitted_levels
     from fedml_dapper.pruning import Device
 
@@ -94,7 +94,8 @@ def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | Plann
         chosen = settings.model_copy(update={"dapper_args": args.model_copy(update={"method": name})})
         try:
             build = partial(build_untrained, num_classes=data.num_classes, example=data.example)
-            method = build(with_fitted_levels(chosen, clients, build))
+            solved = solved_settings(chosen, data.num_classes, data.example)
+            method = build(with_fitted_levels(solved, clients, build))
             found.append(plan_fleet(args.fleet, method, settings.model_args, clients))
         except ConfigError as error:
             if name == args.method or str(error).startswith("dapper_args.fleet"):

@@ -77,8 +77,12 @@ class PruningArgs(Section):
     """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``auto``: internal
     where that meets all ratios, else grouped, which is the default of networks that are not built in;
     ``official_mask``: the public code's masks, which set weights to zero and remove nothing."""
-    ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
-    """Cost that a level's ratio is a share of; ``flops`` are multiply-accumulates."""
+    ratio_of: Literal["parameters", "flops", "channels", "training_flops", "memory"] = "parameters"
+    """Cost that a level's ratio is a share of; ``flops`` are multiply-accumulates of the model.
+
+    ``training_flops`` are those of a client's whole round, ``memory`` is the peak of its training. Either is a share of
+    what the full model costs under ``fedavg``, and level 1, at ratio 0, has the method's largest model whatever that
+    costs. A run solves for them at its start, and goes on with ratios of parameters."""
     importance: Importance = "filters"
     """Importance of channels with ``norm: standardised``: the l1 norm of their filters, the size of their gains, or the
     product of both. Filters of other networks have no gain, and are ranked by l1 norm."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         device_of,
         level_footprints,
         slow_precision,
+        solved_settings,
     )
     from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
     from fedml_dapper.federation.observer import RunObserver
@@ -119,4 +120,5 @@ __all__ = [
     "shared_settings",
     "simulate",
     "slow_precision",
+    "solved_settings",
 ]

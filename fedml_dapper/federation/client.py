@@ -62,9 +62,10 @@ class ClientSide:
             return self._as_received(self._local_update(context, downlink))
         before = self._own_figures(context, downlink).headline
         upload = self._local_update(context, downlink)
-        after = self._own_figures(context, self._as_downlink(upload))
+        trained = self._as_downlink(upload, downlink)
+        after = self._own_figures(context, trained)
         if self._experiment.settings.dapper_args.evaluation.personal == "trained":
-            TrainedFigures(after, self._validation_figures(context, self._as_downlink(upload))).keep(context.memory)
+            TrainedFigures(after, self._validation_figures(context, trained)).keep(context.memory)
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after.headline))
         return self._as_received(upload)
 
@@ -176,12 +177,19 @@ class ClientSide:
         method = self._experiment.method
         return evaluate(method.personal_model(context, downlink), method.problem.task, samples, context.device)
 
-    def _as_downlink(self, upload: Upload) -> Downlink:
-        """Return the trained weights as a downlink: tensors that are uploaded whole are cut like the others."""
+    def _as_downlink(self, upload: Upload, sent: Downlink) -> Downlink:
+        """Return the trained weights as a downlink.
+
+        Tensors that are uploaded whole are cut like the others. Those that the client does not send back are as it was
+        sent them.
+        """
         layout = self._experiment.method.problem.layout
+        unchanged = upload.plan.omitted - sent.plan.omitted
         whole = {name: upload.weights[name] for name in upload.unsliced}
-        weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}
-        return Downlink(upload.round, upload.client_id, weights, upload.plan)
+        whole |= {name: tensor for name, tensor in sent.weights.items() if name in unchanged}
+        plan = replace(upload.plan, omitted=upload.plan.omitted - unchanged)
+        weights = {**upload.weights, **slim_tensors(whole, layout, plan)}
+        return Downlink(upload.round, upload.client_id, weights, plan)
 
 
 def _capture_of(experiment: Experiment) -> Capture:

@@ -33,7 +33,7 @@ from fedml_dapper.federation.round.roster import Roster
 from fedml_dapper.federation.run_folder.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.scoring.unseen import UnseenDomain
 from fedml_dapper.federation.workers.parallelism import WorkerPlan, plan_workers
-from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
+from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels, with_solved_levels
 from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import (
@@ -198,9 +198,13 @@ def build_experiment(
 
     def method_of(chosen: Settings) -> Method[Any]:
         args = chosen.dapper_args
-        ratios = chosen.dapper_args.levels.ratios
-        return build_method(args, problem if ratios == problem.ratios else replace(problem, ratios=ratios))
+        is_same = (args.levels.ratios, args.pruning) == (problem.ratios, problem.pruning)
+        other = replace(problem, ratios=args.levels.ratios, pruning=args.pruning)
+        return build_method(args, problem if is_same else other)
 
+    as_asked = settings
+    settings = with_solved_levels(settings, problem, method_of)
+    solved_notes = _solved_notes(as_asked, settings)
     settings = with_fitted_levels(settings, devices, method_of)
     method = method_of(settings)
     check_method(settings, method)
@@ -237,6 +241,7 @@ def build_experiment(
         notes=(
             *data.notes,
             *passed_notes,
+            *solved_notes,
             *division.notes,
             *layers_out_of_sight(bare(problem.backbone)),
             *method.notes,
@@ -307,9 +312,41 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
 
 
 def build_untrained(settings: Settings, num_classes: int, example: Inputs) -> Method[Any]:
-    """Build the method of ``settings`` without its data, for ``num_classes`` classes and inputs like ``example``."""
+    """Build the method of ``settings`` without its data, for ``num_classes`` classes and inputs like ``example``.
+
+    Raises:
+        ConfigError: Levels' ratios are out of reach, or the method does not fit the network.
+    """
+
+    return _build_method(solved_settings(settings, num_classes, example), num_classes, example)
+
+
+def solved_settings(settings: Settings, num_classes: int, example: Inputs) -> Settings:
+    """Return ``settings`` with levels' ratios of parameters, where theirs are of what training costs.
+
+    Raises:
+        ConfigError: A ratio is out of the method's reach.
+    """
+    problem = _problem_of(settings, num_classes, example)
+    return with_solved_levels(settings, problem, lambda chosen: _build_method(chosen, num_classes, example))
+
+
+def _build_method(settings: Settings, num_classes: int, example: Inputs) -> Method[Any]:
+    return build_method(settings.dapper_args, _problem_of(settings, num_classes, example))
+
+
+def _problem_of(settings: Settings, num_classes: int, example: Inputs) -> Problem:
     backbone = build_backbone(settings.model_args, num_classes, settings.common_args.random_seed, example)
-    return build_method(settings.dapper_args, build_problem(settings, backbone, example))
+    return build_problem(settings, backbone, example)
+
+
+def _solved_notes(asked: Settings, solved: Settings) -> list[str]:
+    """Say which ratios of parameters levels of a cost have come to."""
+    ratio_of = asked.dapper_args.pruning.ratio_of
+    if solved is asked:
+        return []
+    ratios, sizes = (", ".join(f"{one:g}" for one in each.dapper_args.levels.ratios) for each in (asked, solved))
+    return [f"levels: ratios {ratios} of {ratio_of} are ratios {sizes} of parameters"]
 
 
 def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Problem:

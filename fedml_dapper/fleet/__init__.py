@@ -2,14 +2,16 @@
 
 from fedml_dapper.fleet.clock import RoundTimes, VirtualClock
 from fedml_dapper.fleet.continuous import with_fitted_levels
-from fedml_dapper.fleet.demand import demands, local_work, round_macs
+from fedml_dapper.fleet.demand import Demand, demands, local_work, round_macs
 from fedml_dapper.fleet.fitting import Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
 from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device
+from fedml_dapper.fleet.solved_levels import with_solved_levels
 
 __all__ = [
     "ClientFit",
+    "Demand",
     "DeviceProfile",
     "Fit",
     "FleetPlan",
@@ -25,4 +27,5 @@ __all__ = [
     "plan_fleet",
     "round_macs",
     "with_fitted_levels",
+    "with_solved_levels",
 ]

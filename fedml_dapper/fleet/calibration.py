@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import DapperError
-from fedml_dapper.fleet.demand import BACKWARD, demands
+from fedml_dapper.fleet.demand import demands
 from fedml_dapper.fleet.families import family_of
 from fedml_dapper.fleet.planning import network_label
 from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, StepTime
@@ -43,7 +43,7 @@ def step_times(method: Method[Any]) -> tuple[StepTime, ...]:
     count = method.problem.training.samples_at_a_time
     times = {}
     for plan in _trained_plans(method):
-        mmacs = (1 + BACKWARD) * method.model_size(plan.plan)[1] / 1e6
+        mmacs = method.pass_macs(plan) / 1e6
         if mmacs not in times:
             times[mmacs] = StepTime(mmacs=mmacs, ms=1e3 * _step_seconds(method, plan) / count)
     return tuple(times[mmacs] for mmacs in sorted(times))
@@ -116,7 +116,7 @@ def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
     """
     profile = ClientProfile(0, "", level, method.problem.ratios[level - 1], 0)
     phases = method.local_phases(profile)
-    sizes = [sum(method.model_size(one.plan)[1] * one.backward for one in phase.passes) for phase in phases]
+    sizes = [sum(method.pass_macs(one) * one.backward for one in phase.passes) for phase in phases]
     phase = phases[sizes.index(max(sizes))]
 
     def train(batch_size: int) -> None:
@@ -132,7 +132,7 @@ def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size
     example = method.problem.example
     training = method.problem.training
     inputs = mapped(example, lambda part: _zeros(batch_size, part))
-    models = [method.local_model(one.plan).to(tensors_of(example)[0].device).train() for one in passes]
+    models = [method.pass_model(one).to(tensors_of(example)[0].device).train() for one in passes]
     optimizer = new_optimizer(training, models[0].parameters(), rate=0.0)
     for _ in range(count):
         begun = time.perf_counter()

@@ -28,7 +28,7 @@ from fedml_dapper.pruning.private import PrivateMean, clipped, disturbed
 from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
-from fedml_dapper.pruning.scope import Scoped
+from fedml_dapper.pruning.scope import Scoped, size_of
 from fedml_dapper.pruning.screening import ScreenedMean, Verdict
 from fedml_dapper.pruning.slim import carry_optimizer_state, slim_layout, slim_model, slim_tensors, write_back
 from fedml_dapper.pruning.tracing import IDLE, trace_layout
@@ -76,6 +76,7 @@ __all__ = [
     "ranked",
     "relative_change",
     "rounding",
+    "size_of",
     "slim_layout",
     "slim_model",
     "slim_tensors",

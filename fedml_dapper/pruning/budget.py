@@ -13,6 +13,7 @@ from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 
 RatioOf = Literal["parameters", "flops", "channels"]
+"""Size of a model that a ratio is a share of."""
 
 TOLERANCE = 0.01
 """How far a slim model may miss its budget, as a share of the dense model."""

@@ -10,6 +10,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.pruning.budget import OutOfReachError, solve_widths
 from fedml_dapper.pruning.footprint import count_parameters
 from fedml_dapper.pruning.layout import ChannelLayout, Widths, without
+from fedml_dapper.pruning.scope import size_of
 
 _SETTING = "dapper_args.levels.budgets"
 _DIGITS = 6
@@ -66,6 +67,6 @@ def _ranks(components: Widths, budget: LevelBudget, place: str) -> Widths:
 
 def _base_widths(base: ChannelLayout, budget: LevelBudget, pruning: PruningArgs, place: str) -> Widths:
     try:
-        return solve_widths(base, budget.base, pruning.ratio_of, pruning.round_to, f"{place}, base")
+        return solve_widths(base, budget.base, size_of(pruning), pruning.round_to, f"{place}, base")
     except OutOfReachError as error:
         raise ConfigError(str(error)) from error

@@ -10,7 +10,7 @@ from torch import nn
 from fedml_dapper.config import PruningArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.pruning.budget import OutOfReachError, largest_ratio, solve_widths
+from fedml_dapper.pruning.budget import OutOfReachError, RatioOf, largest_ratio, solve_widths
 from fedml_dapper.pruning.layout import ChannelLayout, Scope, Widths
 from fedml_dapper.pruning.tracing import trace_layout
 
@@ -41,7 +41,7 @@ class Scoped:
         internal = trace_layout(model, example, "internal")
         for ratio in ratios:
             try:
-                solve_widths(internal, ratio, pruning.ratio_of, pruning.round_to)
+                solve_widths(internal, ratio, size_of(pruning), pruning.round_to)
             except OutOfReachError:
                 why = f"internal {_reach(internal, pruning) or 'cuts none of its channels'}"
                 return cls(trace_layout(model, example, "grouped"), "grouped", why)
@@ -57,7 +57,7 @@ class Scoped:
                 reaches.
         """
         try:
-            return solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
+            return solve_widths(self.layout, ratio, size_of(pruning), pruning.round_to, setting)
         except OutOfReachError as error:
             other = _OTHER[self.scope]
             no_channel = "cuts no channel" if self.layout.groups else "cuts no channel either"
@@ -68,9 +68,25 @@ class Scoped:
             ) from error
 
 
+def size_of(pruning: PruningArgs) -> RatioOf:
+    """Return the size that ratios are shares of; those of what training costs have been solved before.
+
+    Raises:
+        ConfigError: They have not, as a level's budget of rank and base is none that is solved for.
+    """
+    match pruning.ratio_of:
+        case "parameters" | "flops" | "channels" as size:
+            return size
+        case cost:
+            raise ConfigError(
+                f"dapper_args.pruning.ratio_of: `{cost}` goes with dapper_args.levels.ratios; levels that have budgets"
+                " take parameters, flops or channels"
+            )
+
+
 def _reach(layout: ChannelLayout, pruning: PruningArgs) -> str:
     """Say the largest ratio that a scope with ``layout`` meets; empty where it cuts no channel."""
     if not layout.groups:
         return ""
-    reach = largest_ratio(layout, pruning.ratio_of, pruning.round_to)
+    reach = largest_ratio(layout, size_of(pruning), pruning.round_to)
     return f"reaches a ratio of {reach:g}" if reach else "reaches no ratio of 0.001"

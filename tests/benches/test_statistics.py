@@ -2,7 +2,7 @@ from math import sqrt
 
 import pytest
 
-from fedml_dapper.benches.statistics import estimate, paired_difference, ratio_of_means
+from fedml_dapper.benches.statistics import estimate, holm, paired_difference, paired_p, ratio_of_means
 
 
 def test_mean_std_and_interval_by_hand():
@@ -67,3 +67,20 @@ def test_a_ratio_has_no_interval_where_its_whole_may_be_nothing():
     assert ratio_of_means([3.0, -4.0, 5.0], [-5.0, 6.0, 7.0]).interval is None
     assert ratio_of_means([3.0], [6.0]).interval is None
     assert ratio_of_means([3.0], [6.0]).mean == 0.5
+
+
+def test_a_paired_p_value_by_hand():
+    ours, theirs = {1: 51.0, 2: 62.0, 3: 73.0}, {1: 50.0, 2: 60.0, 3: 70.0}
+
+    # t = 2 / (1 / sqrt(3)) = 3.4641 at two degrees of freedom: 1 - t / sqrt(2 + t^2)
+    assert paired_p(ours, theirs) == pytest.approx(1 - sqrt(12 / 14))
+    assert paired_p(theirs, ours) == paired_p(ours, theirs)
+    assert paired_p({1: 5.0}, {1: 4.0}) is None
+    assert paired_p({1: 5.0, 2: 6.0}, {1: 4.0, 2: 5.0}) is None
+
+
+def test_holms_correction_by_hand():
+    """The smallest counts three times, the next twice, and none gets less than one before it."""
+    assert holm({"a": 0.04, "b": 0.01, "c": 0.03}) == pytest.approx({"b": 0.03, "c": 0.06, "a": 0.06})
+    assert holm({"a": 0.9, "b": 0.6}) == {"b": 1.0, "a": 1.0}
+    assert holm({}) == {}

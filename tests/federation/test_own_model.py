@@ -69,6 +69,7 @@ REFUSED = {
     "depthfl": "depthfl needs the stages of a built-in ResNet",
     "fedfa": "augments what comes out of convolutional stages, and Net marks none",
     "nefl": "nefl needs a network of residual blocks",
+    "profl": "Net has no stages or blocks to train one after another; name modules of it in dapper_args.params.profl",
     "scalefl": "scalefl needs the stages of a built-in ResNet",
 }
 NEED_REPRESENTATIONS = ("dapperfl", "moon", "fpl", "fedsr", "pfedsim")

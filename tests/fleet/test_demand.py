@@ -13,8 +13,9 @@ from fedml_dapper.config import ModelArgs, PruningArgs, Settings, TrainArgs
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.fleet import demands
 from fedml_dapper.fleet.demand import network_memory
-from fedml_dapper.methods import METHODS, Method, Problem
+from fedml_dapper.methods import METHODS, Method, Pass, Problem
 from fedml_dapper.models import build_backbone, example_image
+from fedml_dapper.models.training_memory import saved_bytes
 from fedml_dapper.pruning import DENSE
 from tests.grids import sampled
 
@@ -85,7 +86,7 @@ def test_levels_that_do_not_train_need_nothing() -> None:
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
 def test_a_network_s_memory_is_made_of_its_parts(optimizer: str, copies: int) -> None:
-    memory = network_memory(method_of("fedavg", client_optimizer=optimizer), DENSE)
+    memory = network_memory(method_of("fedavg", client_optimizer=optimizer), Pass(DENSE))
     backbone = build_backbone(ModelArgs(model="resnet10", width=8), 10, 0, example_image(16))
     parameters = 4 * sum(parameter.numel() for parameter in backbone.parameters())
     assert memory.gradients == parameters
@@ -100,6 +101,4 @@ def test_saved_activations_are_those_of_a_network_counted_by_hand() -> None:
         def __init__(self) -> None:
             super().__init__(torch.nn.Flatten(), torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
 
-    from fedml_dapper.fleet.demand import _saved_bytes  # noqa: PLC0415
-
-    assert _saved_bytes(Two(), torch.zeros(3, 3, 2, 2)) == (4 * 3 * (12 + 5), 4 * 3 * 12)
+    assert saved_bytes(Two(), torch.zeros(3, 3, 2, 2)) == (4 * 3 * (12 + 5), 4 * 3 * 12)

@@ -67,22 +67,33 @@ def assert_same_model(folder: Path, weights: Mapping[str, torch.Tensor]) -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("method", ["dapperfl", "profl"])
 def test_in_process_and_grpc_train_the_same_model(
-    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, method: str
 ) -> None:
-    experiment = build_experiment(tiny_settings(*FIVE_LEVELS))
+    """ProFL sends back less than it was sent, and leaves a level out."""
+    own = (*FIVE_LEVELS, f"method={method}")
+    experiment = build_experiment(tiny_settings(*own))
     assert {profile.level for profile in experiment.profiles} == {1, 2, 3, 4, 5}
     server, rounds = simulate(experiment)
-    folder = by_grpc(tiny_settings, tmp_path, in_threads, *FIVE_LEVELS)
+    folder = by_grpc(tiny_settings, tmp_path, in_threads, *own)
     assert_same_model(folder, server.state.weights)
     assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
 
 
 @needs_mpiexec
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.long)])
-def test_mpi_trains_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path, ranks: int) -> None:
-    server, rounds = simulate(build_experiment(tiny_settings(*FIVE_LEVELS)))
-    folder = by_mpi(tiny_settings, tmp_path, ranks, *FIVE_LEVELS)
+@pytest.mark.parametrize(
+    ("ranks", "method"),
+    [
+        pytest.param(2, "dapperfl", marks=pytest.mark.nightly),
+        pytest.param(3, "dapperfl", marks=pytest.mark.long),
+        pytest.param(3, "profl", marks=pytest.mark.nightly),
+    ],
+)
+def test_mpi_trains_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path, ranks: int, method: str) -> None:
+    own = (*FIVE_LEVELS, f"method={method}")
+    server, rounds = simulate(build_experiment(tiny_settings(*own)))
+    folder = by_mpi(tiny_settings, tmp_path, ranks, *own)
     assert_same_model(folder, server.state.weights)
     assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
 

@@ -37,8 +37,9 @@ class PrivateRounds(RoundFeature):
         """
         for client_id in sorted(client_ids):
             sent = self._method.downlink(self._state, client_id)
-            nothing = TrainingMetrics(0.0, 0, 0.0)
-            opened.aggregation.add(Upload(sent.round, client_id, 0, sent.weights, nothing, sent.plan))
+            plan = self._method.upload_plan(self._state, client_id)
+            weights = {name: tensor for name, tensor in sent.weights.items() if name not in plan.omitted}
+            opened.aggregation.add(Upload(sent.round, client_id, 0, weights, TrainingMetrics(0.0, 0, 0.0), plan))
 
     def closed(self, record: RoundRecord) -> RoundRecord:
         sends_new_noise = self._privacy.is_secret and self._privacy.where == "client"

@@ -108,7 +108,7 @@ class SecretSums(RoundFeature):
         return record.model_copy(update={"opened_share": None if self._sum is None else self._sum.opened_share})
 
     def _plan_of(self, client_id: int) -> PruningPlan:
-        return self._method.sendable(self._method.plan(self._state, client_id))
+        return self._method.upload_plan(self._state, client_id)
 
     def _unseen(self, client_id: int, round_: int, steps: int) -> Upload:
         if not 0 <= client_id < len(self._state.profiles):

@@ -44,6 +44,7 @@ _CLASSES = {
     "nefl": "NeFL",
     "partialfed": "PartialFed",
     "pfedsim": "PFedSim",
+    "profl": "ProFL",
     "scaffold": "SCAFFOLD",
     "scalefl": "ScaleFL",
 }

@@ -83,6 +83,7 @@ class NeFL(Method[NeFLParams]):
     slims = True
     cuts_depth = True
     slim_downlink = True
+    ratios_are_of = "dapper_args.params.nefl.sizes"
     cost_note = "with `dynamic_range` above 0, clients now and then train sub-models larger than their level's."
 
     def __init__(self, params: NeFLParams, problem: Problem) -> None:

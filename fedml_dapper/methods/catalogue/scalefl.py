@@ -39,7 +39,7 @@ from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.early_exit_method import EarlyExitMethod, EarlyExitParams
 from fedml_dapper.methods.parts.early_exits import EarlyExits, Prediction
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import ChannelLayout, PruningPlan, Widths, plan_window, solve_widths
+from fedml_dapper.pruning import ChannelLayout, PruningPlan, Widths, plan_window, size_of, solve_widths
 
 
 class ScaleFLParams(EarlyExitParams):
@@ -72,7 +72,7 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
         depth = min(fitting, key=lambda depth: abs(2 * log(self.share(depth)) - log(budget)))
         pruning = self.problem.pruning
         layout = self.layout_of(depth)
-        widths = solve_widths(layout, 1 - budget / self.share(depth), pruning.ratio_of, pruning.round_to)
+        widths = solve_widths(layout, 1 - budget / self.share(depth), size_of(pruning), pruning.round_to)
         return PruningPlan(plan_window(layout, widths).kept, self.beyond[depth])
 
     def layout_of(self, depth: int) -> ChannelLayout:

@@ -22,7 +22,7 @@ from fedml_dapper.methods.contract.aggregation import Aggregation, RecoverAndAve
 from fedml_dapper.methods.contract.batchnorm import renew_statistics
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining
 from fedml_dapper.methods.contract.messages import Downlink, Upload
-from fedml_dapper.methods.contract.phases import Pass, Phase
+from fedml_dapper.methods.contract.phases import BACKWARD, Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.requirements import check_importance, check_problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
@@ -42,6 +42,9 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
+
+SIZE = "the size of a model"
+"""What levels' ratios are shares of for most methods: what ``dapper_args.pruning.ratio_of`` names."""
 
 
 class MethodParams(Section):
@@ -208,6 +211,8 @@ class Method(Unchanging, Generic[P]):
     """Whether it needs one class a sample, which not every task has."""
     remedy: ClassVar[str] = "choose another dapper_args.method"
     """Advice for a run whose task or model lacks what the method needs."""
+    ratios_are_of: ClassVar[str] = SIZE
+    """What the ratios of levels are shares of, in words, where it is not the size of a level's model."""
     cost_note: ClassVar[str] = ""
     """Note for reports: what the method costs beyond, or does not save of, what footprints show."""
 
@@ -292,6 +297,10 @@ class Method(Unchanging, Generic[P]):
         """``plan`` without what never leaves a client."""
         return replace(plan, omitted=plan.omitted | self.personal) if self.personal else plan
 
+    def upload_plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        """The part of the global model that ``client_id`` sends back in the open round: by default what it was sent."""
+        return self.sendable(self.plan(server, client_id))
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines for the user, before round 1, on what the method leaves as it is in this network: by default layers
@@ -316,6 +325,18 @@ class Method(Unchanging, Generic[P]):
         """Phases of :meth:`local_update`, for checks of memory and time: E epochs of the part that is sent."""
         return (Phase(self.epochs(profile), (Pass(self.first_plan(profile)),)),)
 
+    def pass_macs(self, one: Pass) -> int:
+        """Multiply-accumulates per image of a pass, with its backward pass where it has one."""
+        return self.model_size(one.plan)[1] * (1 + BACKWARD * one.backward)
+
+    def pass_model(self, one: Pass) -> Backbone:
+        """An untrained network that runs in a pass; the parameters that the pass trains have ``requires_grad``."""
+        model = self.local_model(one.plan)
+        if one.trained is not None:
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name in one.trained)
+        return model
+
     def first_plan(self, profile: ClientProfile) -> PruningPlan:
         """The part of the global model that a client like ``profile`` is sent in the first round."""
         anyone = replace(profile, client_id=0)
@@ -324,11 +345,11 @@ class Method(Unchanging, Generic[P]):
     # What an upload has to be, and what the server learns by it
 
     def check_plan(self, server: ServerState, upload: Upload) -> None:
-        """Check which part of the model ``upload`` holds: by default the part that its client was sent.
+        """Check which part of the model ``upload`` holds: by default :meth:`upload_plan`.
 
         Raises ``ProtocolError`` for another part.
         """
-        if upload.unsliced or not upload.plan.equals(self.sendable(self.plan(server, upload.client_id))):
+        if upload.unsliced or not upload.plan.equals(self.upload_plan(server, upload.client_id)):
             raise ProtocolError("upload's plan is not the one that its client was sent")
 
     def check_extras(self, server: ServerState, upload: Upload) -> None:

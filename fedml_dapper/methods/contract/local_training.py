@@ -13,12 +13,14 @@ from torch import nn
 from fedml_dapper.capture import EAGER, Capture
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract.messages import TrainingMetrics
 from fedml_dapper.methods.contract.metrics_on_gpu import GPUClock, MetricsOnGPU
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
 from fedml_dapper.methods.contract.step import Loss, Step, Terms
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.training_memory import NetworkMemory, network_memory
 from fedml_dapper.process.profiling import fetching, part
 
 Augment = Callable[[Iterable[Batch], int, int], Iterable[Batch]]
@@ -142,3 +144,8 @@ def new_optimizer(
             return uncompiled(torch.optim.Adam)(stepped, rate, weight_decay=decay, fused=fused, capturable=on_gpu)
         case "adamw":
             return uncompiled(torch.optim.AdamW)(stepped, rate, weight_decay=decay, fused=fused, capturable=on_gpu)
+
+
+def training_memory(model: nn.Module, example: Inputs, args: TrainArgs) -> NetworkMemory:
+    """Count the memory of training ``model`` by the optimizer that ``args`` name, on inputs like ``example``."""
+    return network_memory(model, example, lambda parameters: new_optimizer(args, parameters, rate=0.0))

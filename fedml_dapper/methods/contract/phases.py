@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from fedml_dapper.pruning import PruningPlan
 
+BACKWARD = 2
+"""Multiply-accumulates of a backward pass relative to the forward pass: gradients of inputs and of weights."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -14,7 +17,9 @@ class Pass:
     plan: PruningPlan
     """Part of the global model that the network is."""
     backward: bool = True
-    """Whether gradients are taken; about twice the forward pass's multiply-accumulates more."""
+    """Whether gradients are taken; :data:`BACKWARD` times the forward pass's multiply-accumulates more."""
+    trained: frozenset[str] | None = None
+    """Parameters that get gradients, by name; all where None."""
 
 
 @dataclass(frozen=True)
