@@ -11,9 +11,8 @@ from fedml_dapper.capture import EAGER, Capture, Captures
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
-from fedml_dapper.methods import METHODS
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 from .recorders import CountedCalls
 
 SettingsFactory = Callable[..., Settings]
@@ -30,7 +29,7 @@ STEP_BY_STEP = {
 """Methods of which some steps cannot be recorded, and what they read that changes beside their tensors."""
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK)))
 def test_a_method_ends_at_the_same_bits(
     tiny_settings: SettingsFactory, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
