@@ -57,9 +57,9 @@ def server_of(method: Method[Any], samples: Sequence[int]) -> ServerState:
 
 
 def upload(method: Method[Any], server: ServerState, client_id: int, a: Any, b: Any, head: float = 0) -> Upload:
-    """The upload of a client that has come to these matrices, as lists of rows, and to this bias of the last layer."""
+    """The upload of a client that has come to these matrices, and to this bias of the last layer."""
     downlink = method.downlink(server, client_id)
-    moved = {A: torch.tensor(a), B: torch.tensor(b), "head.bias": torch.full((2,), float(head))}
+    moved = {A: torch.as_tensor(a), B: torch.as_tensor(b), "head.bias": torch.full((2,), float(head))}
     for name, tensor in moved.items():
         assert tensor.shape == downlink.weights[name].shape
     count = server.profiles[client_id].num_samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from fedml_dapper.config import LevelBudget
@@ -42,6 +43,24 @@ def test_a_partition_without_holders_stays() -> None:
     torch.testing.assert_close(
         product(after.weights[A], after.weights[B]), torch.diag(torch.tensor([6.0, 1.0])).double()
     )
+
+
+@pytest.mark.parametrize(("name", "second"), [("flexlora", 4 / 4**3), ("raflora", 4)])
+def test_what_strong_clients_alone_hold_does_not_fade(name: str, second: float) -> None:
+    method = method_of(name, RANKS)
+    server = server_of(method, samples=(1, 3))
+    server.weights = {
+        **server.weights,
+        A: torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        B: torch.tensor([[8.0, 0.0], [0.0, 4.0]]),
+    }
+    # nobody learns anything, and client 0 holds a quarter: a mean over all leaves a quarter of diag(0, 4) a round
+    for _ in range(3):
+        sent = [method.downlink(server, client).weights for client in (0, 1)]
+        uploads = [upload(method, server, client, sent[client][A], sent[client][B]) for client in (0, 1)]
+        server = close_round(method, server, uploads)
+    values = torch.linalg.svdvals(product(server.weights[A], server.weights[B]))
+    torch.testing.assert_close(values, torch.tensor([8, second]).double())
 
 
 def test_partitions_end_at_the_ranks_of_the_levels() -> None:
