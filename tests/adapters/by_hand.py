@@ -34,11 +34,12 @@ class Tiny(nn.Module):
 
 
 def method_of(name: str, budgets: Sequence[LevelBudget], **params: Any) -> Method[Any]:
-    """The method on the network above with an adapter of rank 2; the first of its hidden channels is the larger."""
+    """The method on the network above, with an adapter of rank 2 and alpha / r = 2. The first hidden channel is the
+    larger one."""
     network = Tiny()
     network.hidden.weight.data = torch.tensor([[3.0, 3.0], [1.0, 1.0]])
     backbone = adopt(network, EXAMPLE)
-    add_adapters(backbone, AdapterArgs(rank=2, alpha=2, targets=("hidden",)), EXAMPLE, "the network")
+    add_adapters(backbone, AdapterArgs(rank=2, alpha=4, targets=("hidden",)), EXAMPLE, "the network")
     problem = Problem(
         backbone, EXAMPLE, TrainArgs(), PruningArgs(), uniform_weights=False, seed=1,
         ratios=(0.0,) * len(budgets), budgets=tuple(budgets),

@@ -39,7 +39,7 @@ def test_devices_of_every_level_are_tested_and_the_base_stays(build: Callable[..
     whole = server.whole_model()
     layout = experiment.method.problem.layout
     assert all(whole[each].equal(before[each]) for each, spec in layout.tensors.items() if spec.frozen)
-    for adapter in adapters_of(layout):
+    for adapter in adapters_of(layout) if name != "flora" else ():  # whose products go into the base
         assert product(whole[adapter.a], whole[adapter.b]).abs().max() > 0
     small, large = (experiment.method.footprint(ratio) for ratio in reversed(experiment.method.problem.ratios))
     assert small.bytes_up < large.bytes_up

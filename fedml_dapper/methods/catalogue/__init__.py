@@ -37,6 +37,7 @@ _CLASSES = {
     "fiarse": "FIARSE",
     "fjord": "FjORD",
     "flexlora": "FlexLoRA",
+    "flora": "FLoRA",
     "fpl": "FPL",
     "heterofl": "HeteroFL",
     "hetlora": "HetLoRA",

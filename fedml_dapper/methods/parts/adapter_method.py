@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -71,9 +72,11 @@ class AdapterMethod(Method[P]):
         largest = plan_by_importance(layout, self.problem.backbone.state_dict(), base)
         return PruningPlan({**largest.kept, **plan_window(layout, ranks).kept})
 
-    def adapters_apart(self, server: ServerState, mean: AdapterMean) -> Aggregation:
-        """An aggregation of adapters by ``mean``, and of everything else as FedAvg does."""
-        return _AdaptersApart(server, self.problem, self.adapters, mean)
+    def adapters_apart(self, server: ServerState, mean: AdapterMean, besides: Collection[str] = ()) -> Aggregation:
+        """An aggregation of adapters by ``mean``, which sees to the tensors ``besides`` as well, and of everything else
+        as FedAvg does."""
+        apart = {*self.adapter_weights(server), *besides}
+        return _AdaptersApart(server, self.problem, apart, mean)
 
     def adapter_weights(self, server: ServerState) -> dict[str, Tensor]:
         """The server's A and B of all adapters, by name."""
@@ -83,13 +86,12 @@ class AdapterMethod(Method[P]):
 class _AdaptersApart:
     """Aggregation of two means, one of which is that of adapters."""
 
-    def __init__(self, server: ServerState, problem: Problem, adapters: tuple[Adapter, ...], mean: AdapterMean) -> None:
+    def __init__(self, server: ServerState, problem: Problem, apart: Collection[str], mean: AdapterMean) -> None:
         self._server = server
         self._problem = problem
         self._adapters = mean
-        names = {name for adapter in adapters for name in (adapter.a, adapter.b)}
         self._sent = server.weights.keys() - problem.personal_tensors
-        others = {name: tensor for name, tensor in server.weights.items() if name in self._sent - names}
+        others = {name: tensor for name, tensor in server.weights.items() if name in self._sent - set(apart)}
         self._others = RecoveringMean(others, problem.layout, "holders")
         self._other_names = others.keys()
 

@@ -96,14 +96,21 @@ class ProductMean:
         }
         self._mean.take(products, upload.plan, weight)
 
+    def wholes(self) -> dict[Adapter, Tensor]:
+        """Return the mean of each adapter's products, float64 of shape (out, in)."""
+        means = self._mean.result()
+        return {
+            adapter: torch.stack([means[_name(adapter, place)] for place in range(len(bounds))]).sum(dim=0)
+            for adapter, bounds in self._bounds.items()
+        }
+
     def result(self) -> dict[str, Tensor]:
         """Return the new A and B, by name; those before where the product is zero, as it is until B has moved."""
-        means = self._mean.result()
         found = dict(self._before)
-        for adapter, bounds in self._bounds.items():
-            whole = torch.stack([means[_name(adapter, place)] for place in range(len(bounds))]).sum(dim=0)
+        for adapter, whole in self.wholes().items():
             if bool(whole.any()):
-                for name, factor in zip((adapter.a, adapter.b), leading_components(whole, bounds[-1]), strict=True):
+                rank = self._bounds[adapter][-1]
+                for name, factor in zip((adapter.a, adapter.b), leading_components(whole, rank), strict=True):
                     found[name] = factor.to(self._before[name])
         return found
 
