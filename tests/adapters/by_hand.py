@@ -57,10 +57,14 @@ def server_of(method: Method[Any], samples: Sequence[int]) -> ServerState:
     return ServerState(0, method.problem.starting_weights(), profiles, clients=clients)
 
 
-def upload(method: Method[Any], server: ServerState, client_id: int, a: Any, b: Any, head: float = 0) -> Upload:
-    """The upload of a client that has come to these matrices, and to this bias of the last layer."""
+def upload(
+    method: Method[Any], server: ServerState, client_id: int, a: Any = None, b: Any = None, head: Any = None
+) -> Upload:
+    """The upload of a client that has come to these matrices, and to this bias of the last layer; None: as sent."""
     downlink = method.downlink(server, client_id)
-    moved = {A: torch.as_tensor(a), B: torch.as_tensor(b), "head.bias": torch.full((2,), float(head))}
+    moved = {name: torch.as_tensor(rows) for name, rows in ((A, a), (B, b)) if rows is not None}
+    if head is not None:
+        moved["head.bias"] = torch.full((2,), float(head))
     for name, tensor in moved.items():
         assert tensor.shape == downlink.weights[name].shape
     count = server.profiles[client_id].num_samples

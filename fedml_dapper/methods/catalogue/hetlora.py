@@ -174,14 +174,20 @@ class _PaddedMean:
         length = math.sqrt(sum(squared_length(sent[adapter.a], sent[adapter.b]) for adapter in self._adapters))
         padded = dict[str, Tensor]()
         for adapter in self._adapters:
-            lacking = len(self._before[adapter.a]) - len(sent[adapter.a])
-            padded[adapter.a] = torch.nn.functional.pad(sent[adapter.a], (0, 0, 0, lacking))
-            padded[adapter.b] = torch.nn.functional.pad(sent[adapter.b], (0, lacking))
+            for name, axis in ((adapter.a, 0), (adapter.b, 1)):
+                padded[name] = _filled_up(sent[name], axis, self._before[name].shape[axis])
         self._mean.take(padded, upload.plan, length)
         self._total += length
 
     def result(self) -> dict[str, Tensor]:
         return dict(self._before) if self._total == 0 else self._mean.result()
+
+
+def _filled_up(tensor: Tensor, axis: int, size: int) -> Tensor:
+    """Return ``tensor`` with zeros behind it along ``axis``, so that it has ``size`` entries there."""
+    shape = list(tensor.shape)
+    shape[axis] = size - shape[axis]
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim=axis)
 
 
 class _CountPrunings:

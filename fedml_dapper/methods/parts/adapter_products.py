@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from fedml_dapper.methods.contract import Upload
-from fedml_dapper.pruning import ChannelLayout, RecoveringMean, Tensors, TensorSpec
+from fedml_dapper.pruning import Axis, ChannelLayout, RecoveringMean, Tensors, TensorSpec
+from fedml_dapper.pruning.layout import Entries
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,9 @@ class Adapter:
 
     group: str
     a: str
-    """A, of shape (r, in)."""
+    """A, of shape (r, in), or of a convolution's (r, in, height, width), whose last axes count as one."""
     b: str
-    """B, of shape (out, r)."""
+    """B, of shape (out, r), or of a convolution's (out, r, 1, 1)."""
 
 
 def adapters_of(layout: ChannelLayout) -> tuple[Adapter, ...]:
@@ -37,13 +39,13 @@ def adapters_of(layout: ChannelLayout) -> tuple[Adapter, ...]:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return B A in float64, shape (out, in)."""
-    return b.detach().double() @ a.detach().double()
+    return b.detach().double().flatten(1) @ a.detach().double().flatten(1)
 
 
 def squared_length(a: Tensor, b: Tensor) -> float:
     """Return the squared Frobenius norm of B A, from the r x r matrices B^T B and A A^T alone."""
-    wide_a = a.detach().double()
-    wide_b = b.detach().double()
+    wide_a = a.detach().double().flatten(1)
+    wide_b = b.detach().double().flatten(1)
     return max(0.0, float(((wide_b.t() @ wide_b) * (wide_a @ wide_a.t())).sum()))
 
 
@@ -111,7 +113,7 @@ class ProductMean:
             if bool(whole.any()):
                 rank = self._bounds[adapter][-1]
                 for name, factor in zip((adapter.a, adapter.b), leading_components(whole, rank), strict=True):
-                    found[name] = factor.to(self._before[name])
+                    found[name] = factor.view(self._before[name].shape).to(self._before[name])
         return found
 
     def _parts(self, weights: Tensors, adapter: Adapter) -> dict[str, Tensor]:
@@ -133,5 +135,15 @@ def _name(adapter: Adapter, partition: int) -> str:
 def _spec_of_product(layout: ChannelLayout, adapter: Adapter, whole: Tensor) -> TensorSpec:
     """How a product may be cut: its rows as those of B, its columns as those of A."""
     rows = (axis for axis in layout.tensors[adapter.b].axes if axis.dim == 0)
-    columns = (axis for axis in layout.tensors[adapter.a].axes if axis.dim == 1)
+    a = layout.tensors[adapter.a]
+    positions = prod(a.shape[2:])
+    columns = (_spread(axis, positions) for axis in a.axes if axis.dim == 1)
     return TensorSpec(tuple(whole.shape), whole.dtype, True, 0, (*rows, *columns))
+
+
+def _spread(axis: Axis, positions: int) -> Axis:
+    """Return ``axis`` where each of its entries has become that many in a row."""
+    if axis.entries is None:
+        return replace(axis, repeat=axis.repeat * positions)
+    index = axis.entries.index[..., None] * positions + torch.arange(positions)
+    return replace(axis, repeat=axis.repeat * positions, entries=Entries(index.flatten(1)))
