@@ -23,9 +23,9 @@ EXAMPLE = torch.ones(1, 2)
 class Tiny(nn.Module):
     """Two inputs, two hidden channels that may be cut, two representations, two outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: nn.Module | None = None) -> None:
         super().__init__()
-        self.hidden = nn.Linear(2, 2)
+        self.hidden = nn.Linear(2, 2) if hidden is None else hidden
         self.body = nn.Linear(2, 2)
         self.head = nn.Linear(2, 2)
 
@@ -33,11 +33,12 @@ class Tiny(nn.Module):
         return self.head(torch.relu(self.body(torch.relu(self.hidden(x)))))
 
 
-def method_of(name: str, budgets: Sequence[LevelBudget], **params: Any) -> Method[Any]:
+def method_of(name: str, budgets: Sequence[LevelBudget], network: Tiny | None = None, **params: Any) -> Method[Any]:
     """The method on the network above, with an adapter of rank 2 and alpha / r = 2. The first hidden channel is the
     larger one."""
-    network = Tiny()
-    network.hidden.weight.data = torch.tensor([[3.0, 3.0], [1.0, 1.0]])
+    if network is None:
+        network = Tiny()
+        network.hidden.get_parameter("weight").data = torch.tensor([[3.0, 3.0], [1.0, 1.0]])
     backbone = adopt(network, EXAMPLE)
     add_adapters(backbone, AdapterArgs(rank=2, alpha=4, targets=("hidden",)), EXAMPLE, "the network")
     problem = Problem(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.export.exporting import Exporter
+from fedml_dapper.export.subjects import choose
 from fedml_dapper.federation import Experiment, Server, build_experiment, simulate
+from fedml_dapper.federation.run_folder.finished import open_finished
+from fedml_dapper.federation.run_folder.model_file import load_model
 from fedml_dapper.methods.parts.adapter_products import adapters_of, product
+from fedml_dapper.models.adapters import merged
 
 from ..grids import ADAPTED, ON_ADAPTERS
 
@@ -44,6 +50,22 @@ def test_devices_of_every_level_are_tested_and_the_base_stays(build: Callable[..
     small, large = (experiment.method.footprint(ratio) for ratio in reversed(experiment.method.problem.ratios))
     assert small.bytes_up < large.bytes_up
     assert small.bytes_down < large.bytes_down
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_are_read_back_and_exported_as_they_are(
+    build: Callable[..., Experiment], tmp_path: Path, name: str
+) -> None:
+    experiment = build(name)
+    server, _ = simulate(experiment, run_dir=tmp_path / "run")
+    images = torch.randn(3, 3, 16, 16)
+    trained = load_model(tmp_path / "run" / "global_model.safetensors")
+    assert trained(images).equal(experiment.method.global_model(server.state).eval()(images))
+    run = open_finished(tmp_path / "run")
+    Exporter(run, ("safetensors",)).export(choose(run, level=2), tmp_path / "out")
+    exported = load_model(tmp_path / "out" / "model.safetensors")
+    level = merged(experiment.method.level_model(server.state, 2)).eval()
+    torch.testing.assert_close(exported(images), level(images), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedml_dapper.config import LevelBudget
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.methods import Upload
 from fedml_dapper.models.adapters import merged
 
-from ..adapters.by_hand import EXAMPLE, A, B, close_round, method_of, server_of, upload
+from ..adapters.by_hand import EXAMPLE, A, B, Tiny, close_round, method_of, server_of, upload
 
 RANKS = (LevelBudget(rank=2), LevelBudget(rank=1))
 BASE = "hidden.weight"
@@ -55,6 +56,8 @@ def test_an_entry_moves_by_the_clients_whose_base_has_it() -> None:
     after = close_round(method, server, [strong, weak])
     # row 0 by (1 x 4 + 3 x 8) / 4 = 7, row 1, which client 0 alone has, by 8; both times 2
     assert after.weights[BASE].tolist() == [[3 + 14, 3], [1, 1 + 16]]
+    larger = replace(after, weights={**after.weights, BASE: torch.tensor([[1.0, 1.0], [0.0, 3.0]])})
+    assert (method.plan(after, 1).kept["hidden"].tolist(), method.plan(larger, 1).kept["hidden"].tolist()) == ([0], [1])
 
 
 def test_the_base_travels_down_and_not_up() -> None:
@@ -69,10 +72,24 @@ def test_the_base_travels_down_and_not_up() -> None:
     assert flora.model_size(as_sent(with_base).plan) == flora.model_size(with_base.plan)
 
 
-def test_what_one_client_learns_is_in_the_next_model_whole() -> None:
-    method = method_of("flora", RANKS)
+class Conv1D(nn.Module):
+    """A linear layer as GPT-2 has it, whose matrix is transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        self.bias = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+@pytest.mark.parametrize("hidden", [None, Conv1D()])
+def test_what_one_client_learns_is_in_the_next_model_whole(hidden: nn.Module | None) -> None:
+    method = method_of("flora", RANKS, Tiny(hidden))
     server = server_of(method, samples=(1, 1))
     sent = upload(method, server, 0, [[1.0, 2.0], [0.5, 1.0]], [[0.4, 0.1], [0.3, 0.8]])
     trained = method.global_model(replace(server, weights=dict(sent.weights)))
     after = close_round(method, server, [as_sent(sent)])
-    torch.testing.assert_close(method.global_model(after)(EXAMPLE), trained(EXAMPLE))
+    inputs = torch.tensor([[1.0, 2.0], [-3.0, 5.0]])
+    torch.testing.assert_close(method.global_model(after).encode(inputs), trained.encode(inputs))

@@ -78,6 +78,10 @@ class FLoRA(AdapterMethod[FLoRAParams]):
                 layer.register_buffer("weight", weight)
         return changed
 
+    def plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        """The first components of every adapter, and the channels that are the largest in the base as it is now."""
+        return self.nested_plan(server.profiles[client_id].ratio, self.problem.whole(server.weights))
+
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs from a zero product; the matrices of the base, which stayed as they were, are not sent."""
         upload = super().local_update(client, downlink)

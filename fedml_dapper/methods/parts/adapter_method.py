@@ -14,6 +14,7 @@ from fedml_dapper.pruning import (
     PruningPlan,
     RecoveringMean,
     Recovery,
+    Tensors,
     check_fits,
     plan_by_importance,
     plan_window,
@@ -60,16 +61,17 @@ class AdapterMethod(Method[P]):
         """The first components of every adapter, and the largest channels of the base, as many as the level keeps."""
         ratio = server.profiles[client_id].ratio
         if ratio not in self._plans:
-            self._plans[ratio] = self._nested_plan(ratio)
+            self._plans[ratio] = self.nested_plan(ratio, self.problem.backbone.state_dict())
         return self._plans[ratio]
 
-    def _nested_plan(self, ratio: float) -> PruningPlan:
+    def nested_plan(self, ratio: float, weights: Tensors) -> PruningPlan:
+        """The first components, and the channels of largest norm in the base among ``weights``, of a whole model."""
         layout = self.problem.layout
         groups = {adapter.group for adapter in self.adapters}
         widths = self.problem.widths(ratio)
         ranks = {name: width for name, width in widths.items() if name in groups}
         base = {name: width for name, width in widths.items() if name not in groups}
-        largest = plan_by_importance(layout, self.problem.backbone.state_dict(), base)
+        largest = plan_by_importance(layout, weights, base)
         return PruningPlan({**largest.kept, **plan_window(layout, ranks).kept})
 
     def adapters_apart(self, server: ServerState, mean: AdapterMean, besides: Collection[str] = ()) -> Aggregation:
