@@ -28,12 +28,18 @@ def write_for_peft(model: Backbone, base: Backbone, folder: Path) -> None:
         folder: Gets ``adapter_config.json`` and ``adapter_model.safetensors``.
 
     Raises:
-        ConfigError: The model has no adapters, or lacks channels of its base, which peft has whole.
+        ConfigError: The model has no adapters, lacks channels of its base, which peft has whole, or has another base
+            than it started with.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)}
     if not layers:
         raise ConfigError("--peft: the run trained no adapters (model_args.adapter)")
     for name, layer in layers.items():
+        if "weight" not in layer._parameters:
+            raise ConfigError(
+                f"--peft: the run's method put what it learnt into `{name}` itself, so that its adapters are nothing"
+                " without that; export the merged model"
+            )
         dense = base.get_submodule(name)
         if layer.weight.shape != dense.get_parameter("weight").shape:
             raise ConfigError(
