@@ -12,7 +12,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
 
-from ..grids import ON_ANY_NETWORK, sampled
+from ..grids import ADAPTED, ON_ANY_NETWORK, sampled
 from .recorders import CountedCalls
 
 SettingsFactory = Callable[..., Settings]
@@ -39,6 +39,12 @@ def test_a_method_ends_at_the_same_bits(
     assert replays > 0 or method in STEP_BY_STEP
     expected = STEP_BY_STEP.get(method)
     assert not caplog.messages if expected is None else any(expected in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("method", ["flora", "hetlora"])
+def test_methods_for_adapters_end_at_the_same_bits(tiny_settings: SettingsFactory, method: str) -> None:
+    pruning = "dapper_args.params.hetlora={gamma: 0.5, penalty: 1}"
+    assert replays_to_the_same_bits(tiny_settings(*FEW, *ADAPTED, f"method={method}", pruning)) > 0
 
 
 def test_steps_that_teach_are_told_from_those_that_do_not(tiny_settings: SettingsFactory) -> None:
