@@ -14,8 +14,6 @@ What differs from the text, or what it leaves open:
 * The new A of a round is drawn once, at the server, and B is zero; clients start from the first rows of the same A.
 * Norms and the last layer are trained too, and averaged as FedAvg does. The paper's clients hold the whole base; here a
   level's base may be smaller, and each entry of W moves by the mean over the clients whose base has its row and column.
-
-The matrices are buffers of the network, which no optimizer steps, so reports do not count them as parameters.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ from fedml_dapper.methods.parts.adapter_method import AdapterMethod
 from fedml_dapper.methods.parts.adapter_products import Adapter, ProductMean
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.adapters import AdaptedLinear
+from fedml_dapper.models.frozen import MovedAtServer
 from fedml_dapper.pruning import Footprint, PruningPlan, Tensors
 from fedml_dapper.pruning.footprint import count_bytes
 from fedml_dapper.randomness.seeding import Stream, torch_generator
@@ -69,13 +68,11 @@ class FLoRA(AdapterMethod[FLoRAParams]):
             )
 
     def build_model(self, backbone: Backbone) -> Backbone:
-        """``backbone``, whose matrices under adapters are buffers: they travel, and nobody trains them."""
+        """``backbone``, whose matrices under adapters travel, though nobody trains them."""
         changed = copy.deepcopy(backbone)
         for layer in changed.modules():
             if isinstance(layer, AdaptedLinear):
-                weight = layer.weight.detach()
-                del layer.weight
-                layer.register_buffer("weight", weight)
+                layer.weight = MovedAtServer(layer.weight.detach(), requires_grad=False)
         return changed
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
