@@ -24,12 +24,14 @@ from fedml_dapper.methods import METHODS
 from fedml_dapper.process.provenance import machine
 
 CONFIGS = Path(__file__).parents[1] / "config"
+ALL = [name for name in METHODS if not METHODS[name].needs_adapters]
+"""All methods that take any network; those for adapters want an experiment that has some."""
 
 
 @click.command()
 @click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "digits_offline.yaml")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--methods", "names", default=",".join(METHODS), help="Comma-separated; all by default.")
+@click.option("--methods", "names", default=",".join(ALL), help="Comma-separated; all by default.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
 @click.option("--mpi", "ranks", type=int, help="Run under MPI too, with this many ranks, and compare the models.")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the results.")

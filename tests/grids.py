@@ -16,6 +16,8 @@ from zlib import crc32
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from fedml_dapper.methods import METHODS
+
 ROOT = Path(__file__).parents[1]
 PARTS = 5
 
@@ -24,6 +26,19 @@ METHODS_OF_EVERY_KIND = (
 )  # fmt: skip
 """The plain average; pruned by importance, dealt, nested; a memory of clients; models of their own; more than weights
 in an upload; layers of its own."""
+
+
+ON_ANY_NETWORK = tuple(name for name in METHODS if not METHODS[name].needs_adapters)
+"""Methods that take a network without adapters."""
+
+ADAPTED = (
+    f"model_args.model={ROOT / 'tests' / 'adapters' / 'vit.py'}:ViT", "model_args.width=null",
+    "model_args.adapter={rank: 4, alpha: 8}", "dapper_args.levels=[{rank: 4}, {rank: 2, base: 0.2}]",
+)  # fmt: skip
+"""A vision transformer with adapters, and clients of two levels."""
+
+ON_ADAPTERS = tuple((name, ADAPTED) for name in METHODS if METHODS[name].needs_adapters)
+"""The other methods, each with overrides that give it such a network."""
 
 
 @cache

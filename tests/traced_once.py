@@ -53,5 +53,5 @@ def _is_built_in(model: nn.Module) -> bool:
 
 def _look(model: nn.Module, example: Inputs) -> tuple[object, ...]:
     tensors = model.state_dict(keep_vars=True).items()
-    shapes = tuple((name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors)
+    shapes = tuple((name, type(tensor), tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors)
     return type(model), repr(model), shapes, described(example, lambda part: f"{tuple(part.shape)} {part.dtype}")

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.adapters import AdaptedLinear
+from fedml_dapper.models.frozen import MovedAtServer
 
 FOLDER_NAME = "peft"
 _PREFIX = "base_model.model."
@@ -28,14 +29,20 @@ def write_for_peft(model: Backbone, base: Backbone, folder: Path) -> None:
         folder: Gets ``adapter_config.json`` and ``adapter_model.safetensors``.
 
     Raises:
-        ConfigError: The model has no adapters, or lacks channels of its base, which peft has whole.
+        ConfigError: The model has no adapters, lacks channels of its base, which peft has whole, or has another base
+            than it started with.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)}
     if not layers:
         raise ConfigError("--peft: the run trained no adapters (model_args.adapter)")
     for name, layer in layers.items():
-        dense = base.get_submodule(name)
-        if layer.weight.shape != dense.get_parameter("weight").shape:
+        dense = base.get_submodule(name).get_parameter("weight")
+        if isinstance(dense, MovedAtServer):
+            raise ConfigError(
+                f"--peft: the run's method put what it learnt into `{name}` itself, so that its adapters are nothing"
+                " without that; export the merged model"
+            )
+        if layer.weight.shape != dense.shape:
             raise ConfigError(
                 f"--peft: `{name}` is narrower at this level, and peft puts adapters beside the whole network; leave"
                 " --level out, or choose a level without `base`"

@@ -12,6 +12,10 @@ FROZEN_SOURCE = "model_args.frozen"
 _DIGITS = 12
 
 
+class MovedAtServer(nn.Parameter):
+    """A parameter that no client trains and the server changes, so that it travels as trained ones do."""
+
+
 def frozen_digest(network: nn.Module) -> str | None:
     """Return a digest of the values of all parameters with ``requires_grad=False``; None where there are none.
 

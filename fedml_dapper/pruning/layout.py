@@ -97,8 +97,9 @@ class TensorSpec:
     positions, as queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
     frozen: bool = False
-    """Whether it is a parameter that nobody trains (``requires_grad=False``). Every process builds it with the network,
-    so it never travels."""
+    """Whether it is a parameter that nobody changes: ``requires_grad=False``, and the server does not move it
+    (:class:`~fedml_dapper.models.frozen.MovedAtServer`). Every process builds it with the network, so it never
+    travels."""
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:
         """Return the shape of the tensor once every group is cut to its width."""

@@ -38,9 +38,9 @@ dapper_args:
   levels: [{rank: 4}, {rank: 2, base: 0.2}, {rank: 1, base: 0.4}]
 """
 SLIMMING = sorted(
-    name for name, method in METHODS.items() if method.slims and name not in ("depthfl", "nefl", "scalefl")
+    name for name, method in METHODS.items() if method.slims and name not in ("depthfl", "nefl", "scalefl", "flora")
 )
-"""Without those that cut by stages of their own."""
+"""Without those that cut by stages of their own, and the one that moves the base."""
 
 
 @pytest.fixture
@@ -158,3 +158,10 @@ def test_adapters_of_a_level_whose_base_is_cut_are_not_for_peft(build: Build, tm
     with pytest.raises(ConfigError, match=r"--peft: `blocks\.0\.query` is narrower at this level"):
         Exporter(run, ("safetensors",), peft=True).export(choose(run, 3), tmp_path / "out")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_adapters_whose_base_has_moved_are_not_for_peft(build: Build, tmp_path: Path) -> None:
+    simulate(build("method=flora", "comm_round=1"), run_dir=tmp_path / "run")
+    run = open_finished(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"--peft: .* put what it learnt into `blocks\.0\.query` itself"):
+        Exporter(run, ("safetensors",), peft=True).export(choose(run, None), tmp_path / "out")

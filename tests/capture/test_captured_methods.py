@@ -11,9 +11,8 @@ from fedml_dapper.capture import EAGER, Capture, Captures
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
-from fedml_dapper.methods import METHODS
 
-from ..grids import sampled
+from ..grids import ADAPTED, ON_ANY_NETWORK, sampled
 from .recorders import CountedCalls
 
 SettingsFactory = Callable[..., Settings]
@@ -30,7 +29,7 @@ STEP_BY_STEP = {
 """Methods of which some steps cannot be recorded, and what they read that changes beside their tensors."""
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK)))
 def test_a_method_ends_at_the_same_bits(
     tiny_settings: SettingsFactory, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,6 +39,12 @@ def test_a_method_ends_at_the_same_bits(
     assert replays > 0 or method in STEP_BY_STEP
     expected = STEP_BY_STEP.get(method)
     assert not caplog.messages if expected is None else any(expected in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("method", ["flora", "hetlora"])
+def test_methods_for_adapters_end_at_the_same_bits(tiny_settings: SettingsFactory, method: str) -> None:
+    pruning = "dapper_args.params.hetlora={gamma: 0.5, penalty: 1}"
+    assert replays_to_the_same_bits(tiny_settings(*FEW, *ADAPTED, f"method={method}", pruning)) > 0
 
 
 def test_steps_that_teach_are_told_from_those_that_do_not(tiny_settings: SettingsFactory) -> None:

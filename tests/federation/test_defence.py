@@ -15,11 +15,11 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, SharedSettings, build_experiment
 from fedml_dapper.federation.round.quarantine import Quarantine
 from fedml_dapper.federation.run_folder.checkpoint import load_checkpoint, save_checkpoint
-from fedml_dapper.methods import METHODS, Aggregation, Downlink, FedAvg, RecoverAndAverage, ServerState, Upload
+from fedml_dapper.methods import Aggregation, Downlink, FedAvg, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.pruning import Tensors, relative_change, slim_tensors
 
 from ..across_silos import across_silos
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=1", "frequency_of_the_test=9", "comm_round=6")
@@ -266,7 +266,7 @@ def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
         assert RoundRecord.model_validate_json(record.model_dump_json()) == record
 
 
-@pytest.mark.parametrize("name", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("name", sampled(sorted(ON_ANY_NETWORK)))
 def test_robust_aggregation_is_for_methods_that_recover_and_average(tiny_settings: SettingsFactory, name: str) -> None:
     """Those that take it are as good as their word in every round; the others say so before anything starts."""
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()

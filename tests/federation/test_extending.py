@@ -24,7 +24,7 @@ from fedml_dapper.federation.run_folder.ledger import read_unfinished
 from fedml_dapper.federation.run_folder.records import RunRecord, Stretch
 from fedml_dapper.methods import METHODS, Method
 
-from ..grids import METHODS_OF_EVERY_KIND, sampled
+from ..grids import METHODS_OF_EVERY_KIND, ON_ANY_NETWORK, sampled
 from .interruptions import FEW, Ended, assert_same_held, resumed, run_until
 from .undisturbed import UndisturbedRuns
 
@@ -36,7 +36,7 @@ QUICK = ("dapperfl", "scaffold", "fedavgm", "pfedsim")
 @pytest.mark.parametrize(
     "method",
     sampled(
-        [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in METHODS],
+        [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in ON_ANY_NETWORK],
         always=(*METHODS_OF_EVERY_KIND, *QUICK),
     ),
 )

@@ -17,10 +17,10 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, Experiment, build_experiment
 from fedml_dapper.federation.run_folder.model_file import load_model, origin_of, read_model, round_of_model, save_model
-from fedml_dapper.methods import METHODS, ServerState
+from fedml_dapper.methods import ServerState
 from fedml_dapper.process.provenance import commit
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 FEW = (
@@ -69,7 +69,7 @@ def test_it_says_where_it_comes_from(experiment: Experiment, tmp_path: Path) -> 
     assert str(tmp_path) not in origin.model_dump_json()  # nothing of the machine
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK)))
 def test_every_method_s_model_is_rebuilt_without_experiment_file_or_data(
     tiny_settings: SettingsFactory, tmp_path: Path, method: str
 ) -> None:

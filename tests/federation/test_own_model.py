@@ -15,12 +15,11 @@ from torch.nn import functional as F
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, RunObserver, build_experiment, simulate
-from fedml_dapper.methods import METHODS
 from fedml_dapper.models.adopt import AdoptedBackbone
 from fedml_dapper.randomness.seeding import Stream, seeded_layers
 from tests.pruning.networks import build
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -94,7 +93,7 @@ def own(tiny_settings: SettingsFactory, file: Path) -> SettingsFactory:
     return lambda *overrides: tiny_settings(f"model={file}:Net", *SMALL, *overrides)
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS), quick=("dapperfl", "fdse")))
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK), quick=("dapperfl", "fdse")))
 def test_every_method_runs_on_it_or_says_why_not(own: SettingsFactory, method: str) -> None:
     settings = own(f"method={method}", "round_to=2")
     if method in REFUSED:

@@ -15,10 +15,10 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Edge, Experiment, Server, build_experiment, read_ledger, simulate
 from fedml_dapper.federation.privacy.accountant import epsilon
 from fedml_dapper.federation.round.edges import EdgeOrder
-from fedml_dapper.methods import METHODS, TrainingMetrics, Upload
+from fedml_dapper.methods import TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -210,7 +210,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(ON_ANY_NETWORK))
 def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
     tiny_settings: SettingsFactory, method: str
 ) -> None:

@@ -33,9 +33,8 @@ from fedml_dapper.federation import (
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.federation.run_folder.model_file import round_of_model
 from fedml_dapper.federation.run_folder.run_files import RunFiles
-from fedml_dapper.methods import METHODS
 
-from ..grids import first_and_drawn, sampled
+from ..grids import ADAPTED, ON_ADAPTERS, ON_ANY_NETWORK, first_and_drawn, sampled
 from .interruptions import assert_same_end, assert_same_held, ledger_of, resumed, run_until, unfinished_in
 from .undisturbed import Undisturbed, UndisturbedRuns
 
@@ -51,6 +50,7 @@ VARIANTS = [
         ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
         ("dapperfl", "personal_layers=norms", "devices=true"),
         ("fedrolex", "personal_layers=statistics"),
+        ("hetlora", *ADAPTED, "dapper_args.params.hetlora={gamma: 0.5, penalty: 5}"),
     )
 ]
 """Besides every method as it comes: what keeps more in its memories."""
@@ -98,7 +98,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Checkpoint, Checkpoint]]
 
 @pytest.mark.parametrize(
     ("method", "overrides"),
-    sampled([*((name, ()) for name in METHODS), *VARIANTS], quick=("dapperfl", "scaffold")),
+    sampled([*((name, ()) for name in ON_ANY_NETWORK), *ON_ADAPTERS, *VARIANTS], quick=("dapperfl", "scaffold")),
 )
 def test_every_method_ends_as_if_it_had_not_been_interrupted(
     undisturbed: UndisturbedRuns,

@@ -11,11 +11,10 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
 from fedml_dapper.federation.privacy.account_of_run import describe_protection
-from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.secure_sum import Rules
 
-from ..grids import first_and_drawn, sampled
+from ..grids import ON_ANY_NETWORK, first_and_drawn, sampled
 from .test_privacy import ALLOWED, FREE_OF_NORMS, REFUSED, same
 
 SettingsFactory = Callable[..., Settings]
@@ -70,7 +69,7 @@ def test_what_fewer_hold_than_the_threshold_stays_as_it_was(tiny_settings: Setti
     assert any(changed.any() for changed in moved.values())
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(ON_ANY_NETWORK))
 def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
     tiny_settings: SettingsFactory, method: str
 ) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Server, build_experiment
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
-from fedml_dapper.methods import METHODS, Downlink, Memory, Upload
+from fedml_dapper.methods import Downlink, Memory, Upload
 
-from ..grids import sampled
+from ..grids import ON_ADAPTERS, ON_ANY_NETWORK, sampled
 from .interruptions import assert_same_held
 from .undisturbed import UndisturbedRuns
 
@@ -18,7 +18,13 @@ from .undisturbed import UndisturbedRuns
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "overrides"),
-    sampled([*((name, ()) for name in METHODS), ("dapperfl", ("personal_layers=norms", "devices=true"))]),
+    sampled(
+        [
+            *((name, ()) for name in ON_ANY_NETWORK),
+            *ON_ADAPTERS,
+            ("dapperfl", ("personal_layers=norms", "devices=true")),
+        ]
+    ),
 )
 def test_a_client_may_be_served_by_another_process_in_every_round(
     undisturbed: UndisturbedRuns, method: str, overrides: tuple[str, ...]

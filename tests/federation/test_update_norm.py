@@ -14,10 +14,10 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, SharedSettings, build_experiment
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.run_folder.checkpoint import load_checkpoint, save_checkpoint
-from fedml_dapper.methods import METHODS, Upload
+from fedml_dapper.methods import Upload
 
 from ..across_silos import across_silos
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 Change = Callable[[Upload], Upload]
@@ -145,7 +145,7 @@ def test_a_model_that_is_not_finite_is_rolled_back(silos: Callable[..., Silos]) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sampled(sorted(METHODS), quick=("dapperfl", "fdse")))
+@pytest.mark.parametrize("name", sampled(sorted(ON_ANY_NETWORK), quick=("dapperfl", "fdse")))
 def test_honest_uploads_of_every_method_are_of_a_size(silos: Callable[..., Silos], name: str) -> None:
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()
     federation = silos(f"method={name}", *model)

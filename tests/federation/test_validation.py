@@ -15,10 +15,10 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server, UploadCheck, build_experiment
 from fedml_dapper.federation.round.update_norm import UpdateNorms
-from fedml_dapper.methods import METHODS, Upload
+from fedml_dapper.methods import Upload
 from fedml_dapper.pruning import DENSE, PruningPlan, slim_tensors
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=2")
@@ -144,7 +144,7 @@ def test_channels_that_the_server_chose_are_the_only_ones(tiny_settings: Setting
     server.receive(upload)
 
 
-@pytest.mark.parametrize("name", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("name", sampled(sorted(ON_ANY_NETWORK)))
 def test_no_method_takes_extras_that_it_does_not_know(tiny_settings: SettingsFactory, name: str) -> None:
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()
     experiment = build_experiment(tiny_settings(f"method={name}", *FEW, "epochs=1", *model))

@@ -23,7 +23,7 @@ from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, Server
 from fedml_dapper.federation.workers import parallelism
 from fedml_dapper.federation.workers.messages import Done, SharedModel
 from fedml_dapper.federation.workers.parallelism import WorkerPlan
-from fedml_dapper.methods import METHODS, Downlink, Memory, TrainingMetrics, Upload
+from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED
 from fedml_dapper.process.profiling import Profiler
 from tests.brought import brought, load_of
@@ -39,7 +39,7 @@ from tests.federation.interruptions import (
     run_until,
 )
 from tests.federation.undisturbed import UndisturbedRuns
-from tests.grids import first_and_drawn, sampled
+from tests.grids import ON_ANY_NETWORK, first_and_drawn, sampled
 from tests.waiting import wait_until
 
 SettingsFactory = Callable[..., Settings]
@@ -108,7 +108,7 @@ class Killer(RunObserver):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", sampled(METHODS))
+@pytest.mark.parametrize("method", sampled(ON_ANY_NETWORK))
 def test_the_same_bits_for_every_method(undisturbed: UndisturbedRuns, tmp_path: Path, method: str) -> None:
     whole = undisturbed(method)
     server, _ = simulate(with_workers(build_experiment(whole.settings), 2), run_dir=tmp_path)

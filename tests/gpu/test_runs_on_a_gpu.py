@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Server, build_experiment, simulate
-from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -22,7 +21,7 @@ FEW = ("client_num_in_total=5", "client_num_per_round=5")  # one of each level
 DEVICES = "dapper_args.evaluation={devices: true}"
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK)))
 def test_every_method_trains_and_is_tested(tiny_settings: SettingsFactory, method: str) -> None:
     server, records = simulate(build_experiment(tiny_settings(*FEW, DEVICES, f"method={method}", "using_gpu=true")))
     assert records[-1].scores is not None

@@ -12,10 +12,10 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.run_folder.model_file import load_model
-from fedml_dapper.methods import METHODS, Upload
+from fedml_dapper.methods import Upload
 from fedml_dapper.runs import run
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SettingsFactory = Callable[..., Settings]
@@ -47,7 +47,7 @@ def settings_for(tiny_settings: SettingsFactory, folder: Path, *overrides: str, 
     return tiny_settings(f"model_args.model={file}:frozen_base", "model_args.width=null", *overrides)
 
 
-@pytest.mark.parametrize("method", sampled(list(METHODS)))
+@pytest.mark.parametrize("method", sampled(ON_ANY_NETWORK))
 def test_frozen_parameters_stay_where_they_are(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
     (tmp_path / "network.py").write_text(NETWORK)
     name = f"{tmp_path / 'network.py'}:frozen_base"

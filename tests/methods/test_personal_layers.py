@@ -21,7 +21,7 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import norm_tensors
 from fedml_dapper.pruning import PruningPlan
 
-from ..grids import sampled
+from ..grids import ON_ADAPTERS, sampled
 
 SettingsFactory = Callable[..., Settings]
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
@@ -318,4 +318,8 @@ def test_what_cannot_stay_at_home_is_refused(
 
 
 def test_every_method_takes_it_or_refuses(tiny_settings: SettingsFactory) -> None:
-    assert {name for name in METHODS if METHODS[name].allows_personal_layers} == {*SLIMMING, *DENSE}
+    assert {name for name in METHODS if METHODS[name].allows_personal_layers} == {
+        *SLIMMING,
+        *DENSE,
+        *(name for name, _ in ON_ADAPTERS),
+    }  # those for adapters are tried in tests/adapters

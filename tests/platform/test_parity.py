@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import RoundRecord, Server, build_experiment, read_ledger, simulate
 
+from ..grids import ADAPTED, ON_ADAPTERS
 from .processes import fedml_grpc
 from .test_mpi import MPIEXEC, mpirun
 
@@ -96,6 +97,27 @@ def test_mpi_trains_the_same_model(tiny_settings: SettingsFactory, tmp_path: Pat
     folder = by_mpi(tiny_settings, tmp_path, ranks, *own)
     assert_same_model(folder, server.state.weights)
     assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
+
+
+def adapted(method: str) -> tuple[str, ...]:
+    return (*FIVE_LEVELS, *ADAPTED, "epochs=1", "client_share=0.05", f"method={method}")
+
+
+@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.nightly) for name, _ in ON_ADAPTERS])
+def test_silos_come_to_the_same_adapters(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, method: str
+) -> None:
+    server, _ = simulate(build_experiment(tiny_settings(*adapted(method))))
+    assert_same_model(by_grpc(tiny_settings, tmp_path, in_threads, *adapted(method)), server.whole_model())
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(
+    "method", [pytest.param("flexlora", marks=pytest.mark.long), pytest.param("hetlora", marks=pytest.mark.nightly)]
+)
+def test_ranks_come_to_the_same_adapters(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
+    server, _ = simulate(build_experiment(tiny_settings(*adapted(method))))
+    assert_same_model(by_mpi(tiny_settings, tmp_path, 3, *adapted(method)), server.whole_model())
 
 
 def private(where: str) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.evaluation import draw_predictions, write_run_report
 from fedml_dapper.federation import MODEL_NAME, Experiment, build_experiment, simulate
-from fedml_dapper.methods import METHODS
 from fedml_dapper.tasks import Segmentation
 
-from ..grids import sampled
+from ..grids import ON_ANY_NETWORK, sampled
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation" / "shapes.yaml"
 FEW = ("client_num_in_total=2", "client_num_per_round=2", "max_clients_per_domain=1")
@@ -77,7 +76,7 @@ REFUSED = {"fedbabu", "fedcmd", "fedfa", "fedrep", "fedrolex", "fedsr", "fpl", "
 REFUSED |= {"dapperfl_slim", "depthfl", "pfedsim", "profl", "scalefl"}
 
 
-@pytest.mark.parametrize("method", sampled(METHODS, quick=("dapperfl", "heterofl")))
+@pytest.mark.parametrize("method", sampled(ON_ANY_NETWORK, quick=("dapperfl", "heterofl")))
 def test_every_method_learns_it_or_refuses_in_one_line(method: str) -> None:
     few = ("comm_round=2", "epochs=1", "frequency_of_the_test=9", f"method={method}", "client_optimizer=sgd")
     if method in REFUSED:

@@ -53,6 +53,10 @@ _REPRESENTATIONS = Ability(
 )
 _NEEDS_LABELS = Ability("a dapper_args.method that goes by classes", lambda c: c.needs_labels, _name)
 _LABELS = Ability("one class a sample", lambda c: c.has_labels, lambda c: f"which task `{c.task}` does not have")
+_NEEDS_ADAPTERS = Ability("a dapper_args.method that is about adapters", lambda c: c.needs_adapters, _name)
+_ADAPTERS = Ability(
+    "a network with adapters that can be cut", lambda c: c.has_adapters, lambda c: f"which {c.network} does not have"
+)
 _AT_HOME_FITS = Ability(
     "a method that does without what stays at the client",
     lambda c: c.allows_personal_layers,
@@ -138,6 +142,9 @@ NEEDS = (
         "other targets are no classes", "choose another method, or as it says itself",
         {_METHOD: "scalefl", "train_args.task": "segmentation"},
         lambda c: c.remedy),
+    Row(_NEEDS_ADAPTERS, "needs", _ADAPTERS,
+        "it averages adapters of unequal ranks", "set model_args.adapter, or choose another method",
+        {_METHOD: "flexlora"}),
     Row(_PERSONAL_LAYERS, "needs", _AT_HOME_FITS,
         "what it is about never reaches the server", "set it to none, or choose another method",
         {_METHOD: "fedbn", "dapper_args.personal_layers": "norms"}),

@@ -30,6 +30,7 @@ class Capabilities:
     sees_batches: bool | None = None
     needs_representations: bool | None = None
     needs_labels: bool | None = None
+    needs_adapters: bool | None = None
     takes_scope: bool | None = None
     """Whether the method slims under ``dapper_args.pruning.scope``, or not at all."""
     scopes: tuple[str, ...] = ()
@@ -43,6 +44,8 @@ class Capabilities:
     """Of the network."""
     has_representations: bool | None = None
     """Of the network, under a linear predictor."""
+    has_adapters: bool | None = None
+    """Of the network, which can be cut."""
     has_labels: bool | None = None
     """Of the task: one class a sample."""
 

@@ -24,7 +24,7 @@ from fedml_dapper.methods.contract.local_training import ClientContext, LocalTra
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import BACKWARD, Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
-from fedml_dapper.methods.contract.requirements import check_importance, check_problem
+from fedml_dapper.methods.contract.requirements import check_adapters, check_importance, check_problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.methods.contract.step import Loss, Terms
 from fedml_dapper.models import Backbone
@@ -80,6 +80,8 @@ class Method(Unchanging, Generic[P]):
         self.params = params
         self.problem = problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
+        if self.needs_adapters:
+            check_adapters(self)
         if problem.personal_layers != "none":
             check_importance(self)
             self.has_global_model = False
@@ -209,6 +211,8 @@ class Method(Unchanging, Generic[P]):
     """Whether it needs representations z under a linear predictor, which not every model has."""
     needs_labels: bool = False
     """Whether it needs one class a sample, which not every task has."""
+    needs_adapters: ClassVar[bool] = False
+    """Whether it is about adapters (``model_args.adapter``), whose rank components it cuts."""
     remedy: ClassVar[str] = "choose another dapper_args.method"
     """Advice for a run whose task or model lacks what the method needs."""
     ratios_are_of: ClassVar[str] = SIZE

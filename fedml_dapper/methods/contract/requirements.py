@@ -43,6 +43,21 @@ def check_problem(method: Method[Any], problem: Problem, names_its_own: bool) ->
     )
 
 
+def check_adapters(method: Method[Any]) -> None:
+    """Check the network of a method that is about adapters, once it has built its model.
+
+    Raises ``ConfigError`` where no rank components can be cut.
+    """
+    problem = method.problem
+    has_adapters = any(group.partner is not None for group in problem.layout.groups.values())
+    check_capabilities(
+        _settings_of(problem),
+        Capabilities(
+            method=method.name, network=problem.backbone.label, needs_adapters=True, has_adapters=has_adapters
+        ),
+    )
+
+
 def check_importance(method: Method[Any]) -> None:
     """Check ``dapper_args.pruning.importance`` against the layers that stay with clients.
 

@@ -15,6 +15,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, described, moved, tensors_of
 from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.compiled import uncompiled
+from fedml_dapper.models.frozen import MovedAtServer
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.process.profiling import part
@@ -92,7 +93,7 @@ def _traced(
             tensor.dtype,
             trainable=name in trainable,
             macs_per_element=trace.macs.get(name, 0),
-            frozen=isinstance(tensor, nn.Parameter) and not tensor.requires_grad,
+            frozen=isinstance(tensor, nn.Parameter) and not (tensor.requires_grad or isinstance(tensor, MovedAtServer)),
         )
         for name, tensor in model.state_dict(keep_vars=True).items()
     }
