@@ -31,7 +31,7 @@ from ..federation_in_threads import Federation
 from .experiment_file import experiment_file, of_four
 from .held import Hold
 from .impostor import Crafted, Impostor
-from .line import Line
+from ...line import Line
 from .raw_silo import RawSilo, parcel, refused
 
 SettingsFactory = Callable[..., Settings]

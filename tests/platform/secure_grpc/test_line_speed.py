@@ -21,7 +21,7 @@ from fedml_dapper.secure_grpc.parcel import blank_frames
 
 from .conftest import Clock, Starter
 from .experiment_file import experiment_file
-from .line import Line
+from ...line import Line
 from .raw_silo import RawSilo, refused
 
 SettingsFactory = Callable[..., Settings]
