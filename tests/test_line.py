@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -22,11 +23,9 @@ def echo() -> Iterator[int]:
             peer.sendall(data)
 
     def accept() -> None:
-        try:
+        with suppress(OSError):  # the listener was closed
             while True:
                 threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
-        except OSError:
-            pass
 
     threading.Thread(target=accept, daemon=True).start()
     yield listener.getsockname()[1]
@@ -44,10 +43,8 @@ def said(line: Line, size: int) -> int:
 
 
 def _send(peer: socket.socket, size: int) -> None:
-    try:
+    with suppress(OSError):  # cut
         peer.sendall(bytes(size))
-    except OSError:
-        pass
 
 
 def _received(peer: socket.socket) -> bytes:

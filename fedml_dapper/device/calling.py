@@ -24,7 +24,7 @@ from fedml_dapper.device.retry import UnreachableError
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.federation import ClientSide, Codec, Experiment
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, reason_of
+from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, NotAwaitedError, PartsError, reason_of
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
@@ -81,15 +81,17 @@ class CallingDevice:
                     return
                 self._deal_with(answer)
                 pause = FIRST_PAUSE_SECONDS
-            except (grpc.RpcError, UnreachableError) as error:
+            except (grpc.RpcError, UnreachableError, PartsError) as error:
                 LOGGER.info("the server does not answer (%s); calling again in %.0f s", reason_of(error), pause)
                 self._sleep(_jittered(pause))
                 pause = min(2 * pause, LAST_PAUSE_SECONDS)
 
     def send_message(self, message: AnyMessage) -> None:
         """Say ``message`` to the server; what it answers to an upload goes to the log."""
-        answer = self._caller.call(message)
-        refused = answer.get(say.REFUSED)
+        try:
+            refused = self._caller.call(message).get(say.REFUSED)
+        except NotAwaitedError as error:
+            refused = str(error)
         if refused is not None:
             LOGGER.warning("the server does not count this upload: %s", printable(str(refused)))
 

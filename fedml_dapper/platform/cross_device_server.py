@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, Codec, RunJournal
@@ -12,7 +13,7 @@ from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.platform.algorithm_flow import AlgorithmFlow
 from fedml_dapper.platform.device_rounds import DevicePhase, DeviceRounds
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.secure_grpc import CallServer
+from fedml_dapper.secure_grpc import PARTS_NAME, CallServer
 
 LOGGER = logging.getLogger(__name__)
 TURN_SECONDS = 0.05
@@ -44,17 +45,18 @@ class CrossDeviceServer(AlgorithmFlow):
         try:
             journal.started()
             rounds = DeviceRounds(self.experiment, aggregator.server, self._codec, journal)
-            asyncio.run(self._serve(rounds))
+            asyncio.run(self._serve(rounds, run_dir))
         finally:
             journal.finished()
         self._close(run_dir, aggregator.server.whole_model())
 
-    async def _serve(self, rounds: DeviceRounds) -> None:
+    async def _serve(self, rounds: DeviceRounds, run_dir: Path) -> None:
         settings = self.experiment.settings
         audit = AuditLog(self._config.audit_file)
         credentials = CredentialFiles(self._config, 0)
         num_devices = settings.train_args.client_num_in_total
-        calls = CallServer(self._config, credentials, num_devices, rounds.answer, audit)
+        folder = run_dir / PARTS_NAME
+        calls = CallServer(self._config, credentials, num_devices, rounds.answer, audit, folder, rounds.not_awaited)
         await calls.start()
         looking = asyncio.create_task(calls.look_at_files())
         try:
@@ -64,6 +66,7 @@ class CrossDeviceServer(AlgorithmFlow):
                     looking.result()  # raises why, as nobody would be cut off any more
                 if rounds.begin_closing():
                     await asyncio.to_thread(rounds.close)
+                    await asyncio.to_thread(calls.forget_parts)
             await self._say_goodbye(rounds)
         finally:
             looking.cancel()

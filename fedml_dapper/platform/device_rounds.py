@@ -95,6 +95,10 @@ class DeviceRounds:
             return self._report(rank, message)
         raise ProtocolError(f"a device sends no message of type {str(kind)[:60]!r}")
 
+    def not_awaited(self, rank: int) -> str | None:
+        """Return why an upload of the device of this ``rank`` would be of no use; None where one is awaited."""
+        return None if self.phase is DevicePhase.TRAINING and rank - 1 in self._sent else TOO_LATE
+
     # Calls
 
     def _check_in(self, rank: int, message: AnyMessage) -> AnyMessage:

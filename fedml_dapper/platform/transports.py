@@ -169,11 +169,17 @@ def open_monitor(args: Arguments, rank: int, board: StatusBoard, stalled_after_s
     return Monitor(config.monitor_host, config.monitor_port, board.read, stalled_after_s)
 
 
-def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk) -> SecureServer:
-    """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC."""
+def open_downwards(
+    args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk, folder: Path | None = None
+) -> SecureServer:
+    """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC.
+
+    Large messages are kept in ``folder`` while they come; with this process alone if None.
+    """
     config = _secure_grpc(args)
     names = {caller: config.name_of(caller) for caller in callers}
-    return SecureServer(config.served_by(rank), CredentialFiles(config, rank), names, audit, desk)
+    credentials = CredentialFiles(config, rank)
+    return SecureServer(config.served_by(rank), credentials, names, audit, desk, folder=folder)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from fedml_dapper.secure_grpc.calls import CallServer
     from fedml_dapper.secure_grpc.endpoint import CUT_OFF, FLOODS
     from fedml_dapper.secure_grpc.errors import reason_of
+    from fedml_dapper.secure_grpc.going_on import NotAwaitedError
     from fedml_dapper.secure_grpc.line_speed import LineSpeed, measure_line
     from fedml_dapper.secure_grpc.message import AnyMessage, Message, Transport
+    from fedml_dapper.secure_grpc.parts import PARTS_NAME, PartsError
     from fedml_dapper.secure_grpc.server import SecureServer
     from fedml_dapper.secure_grpc.silo import SecureSilo
 else:
@@ -23,11 +25,14 @@ else:
 __all__ = [
     "CUT_OFF",
     "FLOODS",
+    "PARTS_NAME",
     "AnyMessage",
     "CallServer",
     "Caller",
     "LineSpeed",
     "Message",
+    "NotAwaitedError",
+    "PartsError",
     "SecureServer",
     "SecureSilo",
     "Transport",

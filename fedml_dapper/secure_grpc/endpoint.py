@@ -14,6 +14,8 @@ from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
 SERVICE = "fedml_dapper.Federation"
 DELIVER = "Deliver"
 FETCH = "Fetch"
+OFFER = "Offer"
+"""Name of the call by which a silo or device asks how much of a large payload is there already."""
 CALL = "Call"
 """Name of the call by which a device says something and is answered at once."""
 TRY_UP = "TryUp"

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +21,7 @@ from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
     FETCH,
+    OFFER,
     SERVICE,
     SILO_OPTIONS,
     TOKEN_KEY,
@@ -26,8 +29,10 @@ from fedml_dapper.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
+from fedml_dapper.secure_grpc.going_on import OFFER_SECONDS, THE_SERVER, frames_to_deliver, holds
 from fedml_dapper.secure_grpc.message import AnyMessage
-from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope, read_payload
+from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope
+from fedml_dapper.secure_grpc.parts import PartFolder, PartsError, read_arriving
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
@@ -55,6 +60,8 @@ class SecureSilo(Endpoint):
         rank: The silo's.
         give_up_after_s: For how many seconds the server may be away before the silo gives up.
         clock: Seconds, for that.
+        folder: Where parts of a large message are kept until it is whole, also for the next process; those of this
+            process alone if None.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class SecureSilo(Endpoint):
         rank: int,
         give_up_after_s: float,
         clock: Callable[[], float] = time.monotonic,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
@@ -74,6 +82,7 @@ class SecureSilo(Endpoint):
         self._clock = clock
         self._numbering = Numbering(self._max_payload_bytes)
         self._arrivals = Arrivals()
+        self._parts = PartFolder(folder, self._max_payload_bytes)
         self._receipt = Receipt()
         self._lost: float | None = clock()
         """When the connection was lost; None while it stands."""
@@ -95,7 +104,7 @@ class SecureSilo(Endpoint):
         parcel = self._numbering.parcel(msg)
         try:
             with self._connected() as connection:
-                connection.deliver(parcel.frames())
+                connection.deliver(parcel)
         except grpc.RpcError as error:
             self._raise_if_final(error)
             raise
@@ -123,6 +132,9 @@ class SecureSilo(Endpoint):
                     self._note_loss(error)
                     self._stopped.wait(pause)
                     pause = min(2 * pause, LAST_PAUSE_SECONDS)
+            except PartsError as error:
+                LOGGER.warning("a message of the server at %s begins anew: %s", self._server_address, error)
+                self._stopped.wait(pause)
             else:
                 pause = FIRST_PAUSE_SECONDS
                 if parcel is not None:
@@ -138,6 +150,10 @@ class SecureSilo(Endpoint):
         self._stopped.set()
         with self._connecting:
             self._connection.close()
+
+    def forget(self) -> None:
+        """Delete what the server sent last, when the run is over."""
+        self._parts.forget()
 
     @contextmanager
     def _connected(self) -> Iterator[_Connection]:
@@ -156,7 +172,7 @@ class SecureSilo(Endpoint):
     def _fetch(self) -> Parcel | None:
         """Fetch the next message; None if the server ended the call without one."""
         with self._connected() as connection:
-            return self._read(connection.fetch(self._receipt))
+            return self._read(connection.fetch(self._receipt, holds(self._parts)))
 
     def _read(self, call: Any) -> Parcel | None:
         if WELCOME in map(tuple, call.initial_metadata()):
@@ -169,7 +185,7 @@ class SecureSilo(Endpoint):
         frames = _chained(first, frames)
         try:
             envelope = read_envelope(frames, self._max_payload_bytes)
-            return Parcel(envelope, read_payload(frames, envelope))
+            return Parcel(envelope, read_arriving(frames, envelope, self._parts, THE_SERVER))
         finally:
             call.cancel()  # has an effect only where a frame was refused: otherwise the call is over
 
@@ -223,20 +239,22 @@ class _Connection:
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
         self._metadata = metadata_of(credentials)
         self._channel = open_channel(config, credentials)
+        self._offer = self._channel.stream_unary(f"/{SERVICE}/{OFFER}")
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
         self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
         self._lock = threading.Lock()
         self._users = 0
         self._is_retired = False
 
-    def deliver(self, frames: Iterator[bytes]) -> None:
+    def deliver(self, parcel: Parcel) -> None:
         """Deliver one message, and return when the server has it."""
-        self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
+        offer = partial(self._offer, timeout=OFFER_SECONDS, metadata=self._metadata)
+        self._deliver(frames_to_deliver(parcel, offer), timeout=CALL_SECONDS, metadata=self._metadata)
 
-    def fetch(self, receipt: Receipt) -> Any:
-        """Begin the call by which the next message comes."""
+    def fetch(self, receipt: Receipt, holds: tuple[str, str]) -> Any:
+        """Begin the call by which the next message comes; ``holds`` says what is there of a large one."""
         request = iter([receipt.model_dump_json().encode()])
-        return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return self._fetch(request, timeout=CALL_SECONDS, metadata=(*self._metadata, holds))
 
     def begin_use(self) -> None:
         with self._lock:
