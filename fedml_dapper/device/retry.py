@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.secure_grpc import reason_of
+from fedml_dapper.secure_grpc import Backoff, reason_of
 from fedml_dapper.secure_grpc.message import AnyMessage
 
 LOGGER = logging.getLogger(__name__)
@@ -35,17 +35,17 @@ def send_with_retries(
         DapperError: Trying again would not help.
     """
     end = time.monotonic() + give_up_after_s
-    pause = FIRST_RETRY_SECONDS
+    backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
     while True:
         try:
             send(message)
         except DapperError:  # trying again would not help
             raise
         except Exception as error:  # each transport has errors of its own
+            pause = backoff.pause()
             if time.monotonic() + pause > end:
                 raise UnreachableError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error
             LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
             time.sleep(pause)
-            pause = min(2 * pause, LAST_RETRY_SECONDS)
         else:
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedml_dapper.process.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from fedml_dapper.secure_grpc.backoff import Backoff, jittered
     from fedml_dapper.secure_grpc.caller import Caller
     from fedml_dapper.secure_grpc.calls import CallServer
     from fedml_dapper.secure_grpc.endpoint import CUT_OFF, FLOODS
@@ -27,6 +28,7 @@ __all__ = [
     "FLOODS",
     "PARTS_NAME",
     "AnyMessage",
+    "Backoff",
     "CallServer",
     "Caller",
     "LineSpeed",
@@ -36,6 +38,7 @@ __all__ = [
     "SecureServer",
     "SecureSilo",
     "Transport",
+    "jittered",
     "measure_line",
     "reason_of",
 ]

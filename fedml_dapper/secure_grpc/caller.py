@@ -62,6 +62,11 @@ class Caller:
             raise ProtocolError(f"the server sent a message from {envelope.sender} to {envelope.receiver}")
         return Parcel(envelope, payload).message()
 
+    @property
+    def there(self) -> object:
+        """What is there of the latest large answer; another value when more of it has come."""
+        return self._parts.latest(THE_SERVER)
+
     def forget(self) -> None:
         """Delete what the server sent last, when the run is over."""
         self._parts.forget()

@@ -17,6 +17,7 @@ import grpc
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials
+from fedml_dapper.secure_grpc.backoff import Backoff
 from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
@@ -117,8 +118,9 @@ class SecureSilo(Endpoint):
         Raises:
             DapperError: The server stays lost, or refuses this silo.
         """
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
         while not self._stopped.is_set():
+            there = self._parts.latest(THE_SERVER)
             try:
                 parcel = self._fetch()
             except (grpc.RpcError, ValueError) as error:  # gRPC raises ValueError on a closed channel
@@ -130,13 +132,14 @@ class SecureSilo(Endpoint):
                 self._raise_if_final(error)
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # no message came within CALL_SECONDS
                     self._note_loss(error)
-                    self._stopped.wait(pause)
-                    pause = min(2 * pause, LAST_PAUSE_SECONDS)
+                    if self._parts.latest(THE_SERVER) != there:  # a bad line, by which a message comes part by part
+                        backoff.begin_anew()
+                    self._stopped.wait(backoff.pause())
             except PartsError as error:
                 LOGGER.warning("a message of the server at %s begins anew: %s", self._server_address, error)
-                self._stopped.wait(pause)
+                self._stopped.wait(backoff.pause())
             else:
-                pause = FIRST_PAUSE_SECONDS
+                backoff.begin_anew()
                 if parcel is not None:
                     self._take(parcel)
 

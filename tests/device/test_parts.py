@@ -9,12 +9,16 @@ from pathlib import Path
 
 import grpc
 import pytest
+from safetensors.torch import load_file
 
-from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
+from fedml_dapper.device.calling import FIRST_PAUSE_SECONDS, CallingDevice
+from fedml_dapper.device.keeping import ANSWER_NAME, KEPT_MODEL_NAME, MEMORY_NAME, NothingKept
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import Agreement, ClientSide, Codec, build_experiment, simulate
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations.credentials import CredentialFiles
-from fedml_dapper.secure_grpc import AnyMessage, Caller, NotAwaitedError, PartsError
+from fedml_dapper.secure_grpc import PARTS_NAME, AnyMessage, Caller, NotAwaitedError, PartsError
 from fedml_dapper.secure_grpc.endpoint import CALL, OFFER, SERVICE
 from fedml_dapper.secure_grpc.going_on import Offer
 from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MIB, PART_BYTES, WHOLE_BYTES, Envelope, Parcel
@@ -22,7 +26,10 @@ from fedml_dapper.secure_grpc.parts import PartFolder, Whole
 from fedml_dapper.secure_grpc.silo import open_channel
 
 from ..line import Line, Quality
+from ..platform.processes import Silos
+from ..waiting import wait_until
 from .answering import MAX_MB, Answering, caller, saying
+from .conftest import NUM_DEVICES, Devices
 
 LARGE = 3 * MIB + 5
 BREAKS_AFTER = MIB + 100_000
@@ -303,3 +310,67 @@ def test_a_caller_forgets_at_the_end_of_the_run(
     assert len(list((tmp_path / "parts").iterdir())) == 1
     device.forget()
     assert not (tmp_path / "parts").exists()
+
+
+# Federations
+
+
+def test_a_line_on_which_a_model_comes_part_by_part_is_called_again_soon(
+    config: SecureGrpcConfig,
+    serve: Callable[..., Answering],
+    tiny_settings: Callable[..., Settings],
+) -> None:
+    server = serve(config)
+    server.says = os.urandom(2 * MIB)
+    experiment = build_experiment(tiny_settings("method=fedavg"))
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if server.heard and seconds > 100:  # the answer has come whole, and is none of a run's
+            raise KeyboardInterrupt
+
+    with Line(port_of(config), quality=Quality(cut_after=PART_BYTES + 50_000)) as line:
+        calls = caller(through(line, config), 1)
+        device = CallingDevice(experiment, ClientSide(experiment), codec, 1, calls, NothingKept(), sleep)
+        with pytest.raises(KeyboardInterrupt):
+            device.run()
+    assert len(pauses) > 5
+    assert max(pauses[:-1]) < 2 * FIRST_PAUSE_SECONDS
+
+
+@pytest.mark.long
+def test_a_device_on_a_bad_line_that_is_switched_off_in_its_upload_gives_the_run_the_same_bits(
+    devices: Devices, server: Callable[[], Silos]
+) -> None:
+    check_in = {"over_selection": 1.0, "come_back_s": 1.0}
+    few = {"check_in": check_in, "min_clients_per_round": 3}
+    devices.write("scaffold", "cross_device", model_args={"width": 20}, dapper_args=few)
+    server_process = server()
+    port = int(devices.grpc["server_address"].rpartition(":")[2])
+    with Line(port, quality=Quality(cut_after=2 * MIB)) as line:
+        bad = ("--set", f"comm_args.dapper_grpc.server_address=localhost:{line.port}")
+        devices.start(1, *bad)
+        for rank in range(2, NUM_DEVICES + 1):
+            devices.start(rank)
+        parts = server_process.run_dir / PARTS_NAME
+        own = devices.folder / "runs" / "silo-1"
+        wait_until((own / ANSWER_NAME).exists, otherwise=lambda: devices.output(1))
+        line.quality.bytes_per_s = 1e6
+        wait_until(lambda: any(path.stat().st_size for path in parts.glob("1-*")), otherwise=lambda: devices.output(1))
+        devices.processes[1].kill()
+        devices.processes[1].wait()
+        line.quality.bytes_per_s = None
+        devices.start(1, *bad)
+        assert server_process.wait(0, 300) == 0, server_process.output(0)
+        for rank, process in devices.processes.items():
+            assert process.wait(300) == 0, devices.output(rank)
+    assert "client 0: round 1 was trained before; its upload goes on" in devices.output(1)
+    assert "the server does not answer" in devices.output(1)
+    assert not parts.exists()
+    assert sorted(path.name for path in own.iterdir()) == [MEMORY_NAME, KEPT_MODEL_NAME]
+    simulate(build_experiment(load_settings([devices.folder / "simulation.yaml"])), run_dir=devices.folder / "alone")
+    alone = load_file(devices.folder / "alone" / "global_model.safetensors")
+    across = load_file(server_process.run_dir / "global_model.safetensors")
+    assert all(alone[name].equal(across[name]) for name in alone)
