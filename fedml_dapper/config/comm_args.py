@@ -96,6 +96,9 @@ class SecureGrpcConfig(Section):
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """Largest message in MiB; a larger one is refused before anything of it is kept. A few times the model's size is
     enough."""
+    max_kib_per_s: float | None = Field(default=None, ge=8, allow_inf_nan=False)
+    """For silos and devices: most KiB a second that their messages take of the line, up, and as many down; no limit
+    when absent. A server cuts off devices that bring fewer than 4."""
     max_parts_mb: int = Field(default=4096, ge=0, le=MAX_MESSAGE_MB)
     """For servers and edges: most MiB of the round's large uploads that lie on the disk, so that one goes on where a
     line broke. 0 keeps none, and each begins anew (docs/weak_devices.md)."""

@@ -13,6 +13,7 @@ from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.secure_grpc.endpoint import CALL, CALL_SECONDS, OFFER, SERVICE
 from fedml_dapper.secure_grpc.going_on import OFFER_SECONDS, THE_SERVER, frames_to_deliver, holds
 from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.pacing import Pace
 from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, read_envelope
 from fedml_dapper.secure_grpc.parts import PartFolder, read_arriving
 from fedml_dapper.secure_grpc.silo import metadata_of, open_channel, raise_if_final
@@ -33,6 +34,8 @@ class Caller:
         self._max_payload_bytes = config.max_message_mb * MIB
         self._numbering = Numbering(self._max_payload_bytes)
         self._parts = PartFolder(folder, self._max_payload_bytes)
+        self._up = Pace(config.max_kib_per_s)
+        self._down = Pace(config.max_kib_per_s)
 
     def call(self, message: AnyMessage) -> AnyMessage:
         """Say ``message`` to the server, and return its answer.
@@ -52,7 +55,8 @@ class Caller:
                 offer = channel.stream_unary(f"/{SERVICE}/{OFFER}")
                 frames = frames_to_deliver(parcel, partial(offer, timeout=OFFER_SECONDS, metadata=metadata))
                 call = channel.stream_stream(f"/{SERVICE}/{CALL}")
-                answer = call(frames, timeout=CALL_SECONDS, metadata=(*metadata, holds(self._parts)))
+                said = (*metadata, holds(self._parts))
+                answer = self._down.receiving(call(self._up.sending(frames), timeout=CALL_SECONDS, metadata=said))
                 envelope = read_envelope(answer, self._max_payload_bytes)
                 payload = read_arriving(answer, envelope, self._parts, THE_SERVER)
         except grpc.RpcError as error:

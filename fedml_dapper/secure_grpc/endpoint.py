@@ -48,6 +48,8 @@ SILO_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
+EVEN_OPTIONS = (("grpc.http2.bdp_probe", 0),)
+"""With a limit of speed: gRPC reads no more ahead than one frame, or a whole model could come at once."""
 TOKEN_KEY = "authorization"
 WELCOME = ("fedml-dapper", "welcome")
 """Metadata that the server sends at once when it accepts a silo's call to fetch, which may then wait for long."""

@@ -21,6 +21,7 @@ from fedml_dapper.secure_grpc.backoff import Backoff
 from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
+    EVEN_OPTIONS,
     FETCH,
     OFFER,
     SERVICE,
@@ -32,6 +33,7 @@ from fedml_dapper.secure_grpc.endpoint import (
 )
 from fedml_dapper.secure_grpc.going_on import OFFER_SECONDS, THE_SERVER, frames_to_deliver, holds
 from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.pacing import Pace
 from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope
 from fedml_dapper.secure_grpc.parts import PartFolder, PartsError, read_arriving
 
@@ -84,6 +86,8 @@ class SecureSilo(Endpoint):
         self._numbering = Numbering(self._max_payload_bytes)
         self._arrivals = Arrivals()
         self._parts = PartFolder(folder, self._max_payload_bytes)
+        self._up = Pace(config.max_kib_per_s)
+        self._down = Pace(config.max_kib_per_s)
         self._receipt = Receipt()
         self._lost: float | None = clock()
         """When the connection was lost; None while it stands."""
@@ -105,7 +109,7 @@ class SecureSilo(Endpoint):
         parcel = self._numbering.parcel(msg)
         try:
             with self._connected() as connection:
-                connection.deliver(parcel)
+                connection.deliver(parcel, self._up)
         except grpc.RpcError as error:
             self._raise_if_final(error)
             raise
@@ -181,7 +185,7 @@ class SecureSilo(Endpoint):
         if WELCOME in map(tuple, call.initial_metadata()):
             self._acknowledged.set()
             self._note_connection()
-        frames: Iterator[bytes] = iter(call)
+        frames = self._down.receiving(iter(call))
         first = next(frames, None)
         if first is None:
             return None
@@ -249,10 +253,11 @@ class _Connection:
         self._users = 0
         self._is_retired = False
 
-    def deliver(self, parcel: Parcel) -> None:
+    def deliver(self, parcel: Parcel, pace: Pace) -> None:
         """Deliver one message, and return when the server has it."""
         offer = partial(self._offer, timeout=OFFER_SECONDS, metadata=self._metadata)
-        self._deliver(frames_to_deliver(parcel, offer), timeout=CALL_SECONDS, metadata=self._metadata)
+        frames = pace.sending(frames_to_deliver(parcel, offer))
+        self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
     def fetch(self, receipt: Receipt, holds: tuple[str, str]) -> Any:
         """Begin the call by which the next message comes; ``holds`` says what is there of a large one."""
@@ -287,7 +292,8 @@ class _Connection:
 def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Channel:
     """Open a channel to the server, which connects when it is first used."""
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    return grpc.secure_channel(config.server_address, tls, options=SILO_OPTIONS)
+    even = () if config.max_kib_per_s is None else EVEN_OPTIONS
+    return grpc.secure_channel(config.server_address, tls, options=(*SILO_OPTIONS, *even))
 
 
 def metadata_of(credentials: Credentials) -> tuple[tuple[str, str], ...]:
