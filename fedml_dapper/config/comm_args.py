@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from fedml_dapper.config.addresses import Address, split_address
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
 from fedml_dapper.config.section import Section
 
@@ -41,16 +42,8 @@ class S3Config(Section):
     """URL of the store."""
 
 
-def _host_and_port(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ValueError(f"expected HOST:PORT, e.g. server.example.org:8890, found {address}")
-    return address
-
-
 FEDML_GRPC_HOLE = "CVE-2026-5536, GHSA-2fpx-xrc2-7qf3"
 """Public reports that FedML's gRPC unpickles messages."""
-Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
 class EdgeArgs(Section):
@@ -72,9 +65,10 @@ class SecureGrpcConfig(Section):
     """``comm_args.dapper_grpc``: our own gRPC between a server and silos that prove who they are (docs/security.md)."""
 
     server_address: Address
-    """HOST:PORT that silos dial; the server's certificate must name HOST."""
+    """HOST:PORT that silos dial, an IPv6 address in brackets; the server's certificate must name HOST."""
     listen_address: Address | None = None
-    """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port."""
+    """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port, and
+    [::]:PORT for IPv6 as well."""
     certificates: Path
     """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server``, ``silo-RANK`` or
     ``edge-RANK``."""
@@ -108,7 +102,7 @@ class SecureGrpcConfig(Section):
     @property
     def server_host(self) -> str:
         """HOST of ``server_address``."""
-        return self.server_address.rpartition(":")[0].strip("[]")
+        return split_address(self.server_address)[0]
 
     def name_of(self, rank: int) -> str:
         """Return the common name (CN) in the certificate of the process of this rank."""

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config.addresses import split_address
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials
 from fedml_dapper.secure_grpc.backoff import Backoff
@@ -320,7 +321,7 @@ def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
 
 def _check_name(address: str) -> None:
     """Raise :class:`ConfigError` where no machine has the name in ``address``, as waiting would not help."""
-    host = address.rpartition(":")[0].strip("[]")
+    host = split_address(address)[0]
     try:
         socket.getaddrinfo(host, None)
     except socket.gaierror as error:
