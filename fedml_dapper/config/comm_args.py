@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedml_dapper.config.addresses import Address, split_address
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
@@ -40,6 +40,21 @@ class S3Config(Section):
     """Region of the bucket."""
     CN_S3_ENDPOINT: str
     """URL of the store."""
+
+
+ENVIRONMENT = "environment"
+
+
+def _proxy(text: str) -> str:
+    if text == ENVIRONMENT:
+        return text
+    scheme, slashes, address = text.rstrip("/").partition("://")
+    if scheme != "http" or not slashes:
+        raise ValueError(f"expected `{ENVIRONMENT}`, or http://HOST:PORT of a proxy, found {text}")
+    if "@" in address:
+        raise ValueError(f"a proxy's password belongs in the environment variable http_proxy; choose `{ENVIRONMENT}`")
+    split_address(address)
+    return f"http://{address}"
 
 
 FEDML_GRPC_HOLE = "CVE-2026-5536, GHSA-2fpx-xrc2-7qf3"
@@ -90,6 +105,9 @@ class SecureGrpcConfig(Section):
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """Largest message in MiB; a larger one is refused before anything of it is kept. A few times the model's size is
     enough."""
+    http_proxy: Annotated[str, AfterValidator(_proxy)] | None = None
+    """For silos and devices: HTTP proxy through which they reach the server, http://HOST:PORT, or ``environment`` for
+    the variables https_proxy, http_proxy and no_proxy; none when absent, and never to this machine itself."""
     max_kib_per_s: float | None = Field(default=None, ge=8, allow_inf_nan=False)
     """For silos and devices: most KiB a second that their messages take of the line, up, and as many down; no limit
     when absent. A server cuts off devices that bring fewer than 4."""

@@ -44,7 +44,6 @@ SERVER_OPTIONS = (
 )
 SILO_OPTIONS = (
     *OPTIONS,
-    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
