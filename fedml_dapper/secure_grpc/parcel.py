@@ -3,8 +3,9 @@
     frame 1        Envelope, JSON, at most 64 KiB
     frames 2..n    the payload, 1 MiB each, the last one shorter; none where there is no payload
 
-A payload above ``WHOLE_BYTES`` may come in parts (:mod:`.parts`): the envelope has its digest, and frames of at most
-``PART_BYTES`` begin where the receiver's parts end.
+A payload above ``WHOLE_BYTES`` may come in parts (:mod:`.parts`): the envelope has its digest, and the frames begin
+where the receiver's parts end. They grow from ``PART_BYTES`` on as long as the line holds, so that a line that breaks
+costs no more than it had carried, and a good one carries as few frames as ever.
 
 The one parameter that holds bytes is the payload; the others have to be plain values. A receiver refuses an envelope
 that declares a payload above its limit, and frames beyond what the envelope declared, before it keeps them.
@@ -33,8 +34,8 @@ MAX_ENVELOPE_BYTES = 1 << 16
 FRAME_BYTES = 1 << 20
 WHOLE_BYTES = 1 << 20
 """Largest payload that always travels whole: it begins anew where the line breaks."""
-PART_BYTES = 1 << 18
-"""Size of the parts of larger ones; a line that breaks costs at most one."""
+PART_BYTES = 1 << 16
+"""Size of the first part of larger ones; each is twice the one before, up to ``FRAME_BYTES``."""
 MIB = 1 << 20
 MAX_SESSIONS = 1000
 """Most sessions of one peer; each start of its process begins one."""
@@ -94,8 +95,12 @@ class Parcel:
         update = {"digest": self.digest, "begins_at": begins_at}
         yield self.envelope.model_copy(update=update).model_dump_json(exclude_defaults=True).encode()
         view = memoryview(self.payload)
-        for start in range(begins_at, len(view), PART_BYTES):
-            yield bytes(view[start : start + PART_BYTES])
+        start = begins_at
+        size = PART_BYTES
+        while start < len(view):
+            yield bytes(view[start : start + size])
+            start += size
+            size = min(2 * size, FRAME_BYTES)
 
     def message(self) -> Message:
         """Return the message."""

@@ -16,7 +16,7 @@ from fedml_dapper.secure_grpc import SecureServer, SecureSilo
 from fedml_dapper.secure_grpc import silo as silo_module
 from fedml_dapper.secure_grpc.endpoint import OFFER, SERVICE
 from fedml_dapper.secure_grpc.going_on import Offer
-from fedml_dapper.secure_grpc.parcel import MIB, PART_BYTES
+from fedml_dapper.secure_grpc.parcel import MIB
 from fedml_dapper.secure_grpc.silo import open_channel
 
 from ...line import Line, Quality
@@ -83,7 +83,7 @@ def test_an_upload_goes_on_after_each_break_and_a_restart_of_the_server(
                 server.stop()
                 server = keeping(0)
         assert broken >= 2
-        assert line.up < LARGE + (broken + 1) * (PART_BYTES + 50_000)
+        assert line.up < 2 * LARGE + (broken + 1) * 50_000
         silo.stop_receive_message()
     assert server.next().get_type() == READY
     assert server.next().get("model_params") == payload
@@ -110,7 +110,7 @@ def test_a_model_goes_on_after_each_break_and_a_restart_of_the_silo(config: Secu
         second = keeping(1, through(line, config))
         told = next(found for found in iter(second.next, None) if found.get_type() != READY)
         assert told.get("model_params") == payload
-        assert line.down < LARGE + (line.connections + 1) * (PART_BYTES + 100_000)
+        assert line.down < 2 * LARGE + (line.connections + 1) * 50_000
 
 
 def test_parts_are_deleted_when_their_round_is_over(keeping: Keeper, config: SecureGrpcConfig, tmp_path: Path) -> None:
