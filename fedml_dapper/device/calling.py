@@ -110,6 +110,10 @@ class CallingDevice:
         """Return nothing: the server says nothing unasked."""
         return ()
 
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large upload the server has."""
+        return self._caller.delivered()
+
     def _deal_with(self, answer: AnyMessage) -> None:
         kind = answer.get_type()
         if kind == say.SYNC_MODEL:

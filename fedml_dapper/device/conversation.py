@@ -31,6 +31,9 @@ class Line(Protocol):
     def queued(self, message_type: Any) -> Sequence[AnyMessage]:
         """Return the messages of this type that wait behind the present one."""
 
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message are there."""
+
 
 class Conversation:
     """A client's side of the conversation: is online, trains and measures the models it is sent, takes part in sums.
@@ -220,7 +223,7 @@ class Conversation:
 
     def _send_until_heard(self, message: AnyMessage) -> None:
         give_up_after_s = self._experiment.settings.dapper_args.round_timeout_s
-        send_with_retries(self._line.send_message, message, self._rank, give_up_after_s)
+        send_with_retries(self._line.send_message, message, self._rank, give_up_after_s, self._line.delivered)
 
 
 def _note_refusal_before(downlink: Downlink, message: AnyMessage) -> None:

@@ -20,15 +20,22 @@ class UnreachableError(DapperError):
 
 
 def send_with_retries(
-    send: Callable[[AnyMessage], None], message: AnyMessage, rank: int, give_up_after_s: float
+    send: Callable[[AnyMessage], None],
+    message: AnyMessage,
+    rank: int,
+    give_up_after_s: float,
+    delivered: Callable[[], int],
 ) -> None:
     """Send a message, and try again with growing pauses while the server cannot be reached.
+
+    The pauses begin anew whenever a large message has come further, on a line that breaks again and again.
 
     Args:
         send: Sends the message, or raises the transport's error.
         message: What is sent.
         rank: The sender, for errors.
         give_up_after_s: For how many seconds to try.
+        delivered: Tells how many bytes of a large message are there.
 
     Raises:
         UnreachableError: The server was not reached in time.
@@ -37,11 +44,14 @@ def send_with_retries(
     end = time.monotonic() + give_up_after_s
     backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
     while True:
+        before = delivered()
         try:
             send(message)
         except DapperError:  # trying again would not help
             raise
         except Exception as error:  # each transport has errors of its own
+            if delivered() > before:
+                backoff.begin_anew()
             pause = backoff.pause()
             if time.monotonic() + pause > end:
                 raise UnreachableError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error

@@ -61,6 +61,10 @@ class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Do nothing: this transport stores no messages."""
 
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
+
 
 class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is untyped
     """FedML's MPI, which waits for messages instead of polling, and can stop with messages still queued."""
@@ -81,6 +85,10 @@ class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is u
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Do nothing: this transport stores no messages."""
+
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
 
 
 class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # fedml is untyped
@@ -106,6 +114,10 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
             keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
             if keys:
                 storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
 
 
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> Transport:

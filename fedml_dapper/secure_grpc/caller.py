@@ -34,6 +34,7 @@ class Caller:
         self._max_payload_bytes = config.max_message_mb * MIB
         self._numbering = Numbering(self._max_payload_bytes)
         self._parts = PartFolder(folder, self._max_payload_bytes)
+        self._delivered = 0
         self._up = Pace(config.max_kib_per_s)
         self._down = Pace(config.max_kib_per_s)
 
@@ -53,7 +54,8 @@ class Caller:
         try:
             with open_channel(self._config, credentials) as channel:
                 offer = channel.stream_unary(f"/{SERVICE}/{OFFER}")
-                frames = frames_to_deliver(parcel, partial(offer, timeout=OFFER_SECONDS, metadata=metadata))
+                offering = partial(offer, timeout=OFFER_SECONDS, metadata=metadata)
+                frames = frames_to_deliver(parcel, offering, self._note_delivered)
                 call = channel.stream_stream(f"/{SERVICE}/{CALL}")
                 said = (*metadata, holds(self._parts))
                 answer = self._down.receiving(call(self._up.sending(frames), timeout=CALL_SECONDS, metadata=said))
@@ -70,6 +72,13 @@ class Caller:
     def there(self) -> object:
         """What is there of the latest large answer; another value when more of it has come."""
         return self._parts.latest(THE_SERVER)
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message the server had when it was last asked."""
+        return self._delivered
+
+    def _note_delivered(self, size: int) -> None:
+        self._delivered = size
 
     def forget(self) -> None:
         """Delete what the server sent last, when the run is over."""

@@ -62,12 +62,15 @@ def read_offer(request: bytes) -> Offer:
         raise ProtocolError("malformed offer of a payload") from error
 
 
-def frames_to_deliver(parcel: Parcel, offer: Callable[[Iterator[bytes]], bytes]) -> Iterator[bytes]:
+def frames_to_deliver(
+    parcel: Parcel, offer: Callable[[Iterator[bytes]], bytes], note: Callable[[int], None]
+) -> Iterator[bytes]:
     """Return the frames of ``parcel`` that its receiver has not.
 
     Args:
         parcel: What is to be delivered.
         offer: Calls the receiver with an :class:`Offer`, and returns its answer.
+        note: Is told how many bytes of a large payload are there already.
 
     Raises:
         NotAwaitedError: It need not be delivered.
@@ -93,6 +96,7 @@ def frames_to_deliver(parcel: Parcel, offer: Callable[[Iterator[bytes]], bytes])
         return parcel.frames()
     if taker.held > offered.size:
         raise ProtocolError(f"the server has {taker.held} bytes of a payload of {offered.size}")
+    note(taker.held)
     return parcel.frames_from(taker.held)
 
 

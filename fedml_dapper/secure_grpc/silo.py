@@ -88,6 +88,7 @@ class SecureSilo(Endpoint):
         self._numbering = Numbering(self._max_payload_bytes)
         self._arrivals = Arrivals()
         self._parts = PartFolder(folder, self._max_payload_bytes)
+        self._delivered = 0
         self._up = Pace(config.max_kib_per_s)
         self._down = Pace(config.max_kib_per_s)
         self._receipt = Receipt()
@@ -111,7 +112,7 @@ class SecureSilo(Endpoint):
         parcel = self._numbering.parcel(msg)
         try:
             with self._connected() as connection:
-                connection.deliver(parcel, self._up)
+                connection.deliver(parcel, self._up, self._note_delivered)
         except grpc.RpcError as error:
             self._raise_if_final(error)
             raise
@@ -159,6 +160,13 @@ class SecureSilo(Endpoint):
         self._stopped.set()
         with self._connecting:
             self._connection.close()
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message the server had when it was last asked."""
+        return self._delivered
+
+    def _note_delivered(self, size: int) -> None:
+        self._delivered = size
 
     def forget(self) -> None:
         """Delete what the server sent last, when the run is over."""
@@ -255,10 +263,10 @@ class _Connection:
         self._users = 0
         self._is_retired = False
 
-    def deliver(self, parcel: Parcel, pace: Pace) -> None:
+    def deliver(self, parcel: Parcel, pace: Pace, note: Callable[[int], None]) -> None:
         """Deliver one message, and return when the server has it."""
         offer = partial(self._offer, timeout=OFFER_SECONDS, metadata=self._metadata)
-        frames = pace.sending(frames_to_deliver(parcel, offer))
+        frames = pace.sending(frames_to_deliver(parcel, offer, note))
         self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
     def fetch(self, receipt: Receipt, holds: tuple[str, str]) -> Any:

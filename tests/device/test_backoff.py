@@ -35,9 +35,23 @@ def test_a_message_is_sent_again_after_pauses_with_jitter(
         if len(slept) < 4:
             raise OSError("the line is cut")
 
-    send_with_retries(send, Message("any", 1, 0), 1, give_up_after_s=1000)
+    send_with_retries(send, Message("any", 1, 0), 1, 1000, lambda: 0)
     assert all(SHORTEST * about <= pause <= LONGEST * about for about, pause in zip((0.5, 1, 2, 4), slept, strict=True))
     assert slept != [0.5, 1, 2, 4]
     slept.clear()
     with pytest.raises(UnreachableError, match="rank 1 cannot reach the server: the line is cut"):
-        send_with_retries(send, Message("any", 1, 0), 1, give_up_after_s=0)
+        send_with_retries(send, Message("any", 1, 0), 1, 0, lambda: 0)
+
+
+def test_pauses_begin_anew_while_a_large_message_comes_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(retry.time, "sleep", slept.append)
+    arrived = [0]
+
+    def send(message: Message) -> None:
+        arrived[0] += 1000
+        if len(slept) < 8:
+            raise OSError("the line is cut")
+
+    send_with_retries(send, Message("any", 1, 0), 1, 1000, lambda: arrived[0])
+    assert max(slept) <= LONGEST * retry.FIRST_RETRY_SECONDS

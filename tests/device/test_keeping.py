@@ -136,6 +136,9 @@ class Line:
     def queued(self, message_type: Any) -> Sequence[AnyMessage]:
         return ()
 
+    def delivered(self) -> int:
+        return 0
+
 
 def asked(experiment: Experiment, folder: Path, model: bytes, line: Line, trains: Callable[..., Any]) -> Memory:
     """What a new process remembers after it was asked to train ``model``."""
