@@ -186,7 +186,7 @@ def open_downwards(
 ) -> SecureServer:
     """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC.
 
-    Large messages are kept in ``folder`` while they come; with this process alone if None.
+    Large messages are kept in ``folder`` until their round is over; they travel whole if it is None.
     """
     config = _secure_grpc(args)
     names = {caller: config.name_of(caller) for caller in callers}

@@ -63,7 +63,7 @@ class CallServer:
         num_devices: Certificates named ``silo-1`` up to this number may call.
         answer: Answers a message of the device of a rank, in no time; its :class:`ProtocolError` refuses the call.
         audit: Log of refusals.
-        folder: Where a round's large uploads are kept, also for the next process; those of this process alone if None.
+        folder: Where a round's large uploads are kept, also for the next process; they travel whole if None.
         not_awaited: Says of the device of a rank why an upload of it would be of no use; None where it is awaited.
     """
 
@@ -84,7 +84,7 @@ class CallServer:
         self._answer = answer
         self._audit = audit
         self._not_awaited = not_awaited
-        self._parts = PartFolder(folder, config.max_parts_mb * MIB)
+        self._parts = PartFolder(folder, 0 if folder is None else config.max_parts_mb * MIB)
         self._numbering = Numbering(self._max_payload_bytes)
         self._limiters: dict[int, RateLimiter] = {}
         self._under_way: Counter[int] = Counter()

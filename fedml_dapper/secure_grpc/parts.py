@@ -5,6 +5,8 @@ file whose name holds both, and whose sender it is, so its length alone says whe
 all files together within a bound: a newer payload replaces an older one, and where room is short, those go first that
 have waited longest. So whoever begins payloads and never ends them costs others no more than a fresh start.
 
+A silo without a folder keeps the one message of its server in memory until it is whole, for as long as it runs.
+
 The files are not flushed one by one. After a loss of power one may hold something else than what was sent; the digest
 shows it, and the payload begins anew.
 """
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -49,20 +51,45 @@ class Whole:
 
 @dataclass(eq=False)
 class _Arriving:
-    """The file of one sender's payload."""
+    """What has come of one sender's payload."""
 
     sender: int
     whole: Whole
-    path: Path
-    writer: PayloadOnDisk | None = None
-    """Whoever adds to the file now."""
+    path: Path | None
+    """Its file; None where it is kept in memory."""
+    memory: io.BytesIO = field(default_factory=io.BytesIO)
+    writer: ArrivingPayload | None = None
+    """Whoever adds to it now."""
     is_given_up: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while the file is written to, taken from its writer or given up."""
+    """Held while it is written to, taken from its writer or given up."""
 
     @property
     def length(self) -> int:
+        if self.path is None:
+            return self.memory.tell()
         return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def place(self) -> Path:
+        """The file, for errors."""
+        return Path("memory") if self.path is None else self.path
+
+    def open(self) -> FileIO | io.BytesIO:
+        if self.path is None:
+            return self.memory
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(FOR_ITS_OWNER)
+        return self.path.open("ab", buffering=0)
+
+    def read(self) -> bytes:
+        return self.memory.getvalue() if self.path is None else read_regular(self.path, self.whole.size)
+
+    def drop(self) -> None:
+        """Delete what has come."""
+        self.memory = io.BytesIO()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def take_over(self) -> None:
         """Let whoever adds to the file add no more."""
@@ -73,13 +100,13 @@ class _Arriving:
         with self.lock:
             self.writer = None
             self.is_given_up = True
-            self.path.unlink(missing_ok=True)
+            self.drop()
 
 
-class PayloadOnDisk:
+class ArrivingPayload:
     """A payload that arrives frame by frame, and is kept as it comes. See :meth:`PartFolder.arriving`."""
 
-    def __init__(self, arriving: _Arriving, stream: FileIO, length: int) -> None:
+    def __init__(self, arriving: _Arriving, stream: FileIO | io.BytesIO, length: int) -> None:
         self._arriving = arriving
         self._stream = stream
         self._length = length
@@ -95,7 +122,7 @@ class PayloadOnDisk:
         size = self._arriving.whole.size
         if not 0 < len(frame) <= min(FRAME_BYTES, size - self._length):
             raise ProtocolError(f"a frame of {len(frame)} bytes after {self._length} of the {size} declared")
-        with self._arriving.lock, explained(self._arriving.path):
+        with self._arriving.lock, explained(self._arriving.place):
             self._check_mine()
             if self._stream.write(frame) != len(frame):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -112,12 +139,14 @@ class PayloadOnDisk:
         whole = self._arriving.whole
         if self._length != whole.size:
             raise ProtocolError(f"the message ended after {self._length} of the {whole.size} bytes it declared")
-        with self._arriving.lock, explained(self._arriving.path):
+        with self._arriving.lock, explained(self._arriving.place):
             self._check_mine()
-            found = read_regular(self._arriving.path, whole.size)
-            if hashlib.sha256(found).hexdigest() == whole.digest:
+            found = self._arriving.read()
+            is_right = hashlib.sha256(found).hexdigest() == whole.digest
+            if not is_right or self._arriving.path is None:  # a file stays, for the next process
+                self._arriving.drop()
+            if is_right:
                 return found
-            self._arriving.path.unlink()
         raise PartsError(f"{whole.size} bytes have come that are not those of the digest announced; they are forgotten")
 
     def _check_mine(self) -> None:
@@ -129,13 +158,12 @@ class PartFolder:
     """Payloads that arrive in parts, in files of a folder. Safe to use from any thread.
 
     Args:
-        folder: Made with the first file; one that goes with this process if None.
+        folder: Made with the first file; if None, payloads are kept in memory until they are whole.
         room_bytes: Most bytes of all payloads together, each counted as what it will be when it is whole.
     """
 
     def __init__(self, folder: Path | None, room_bytes: int) -> None:
-        self._lasting = folder
-        self._passing: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = folder
         self._room_bytes = room_bytes
         self._lock = threading.Lock()
         self._payloads = {} if folder is None else _found_in(folder)
@@ -164,12 +192,13 @@ class PartFolder:
                     arriving.give_up()
                 if not self._make_room(whole.size):
                     return None
-                arriving = _Arriving(sender, whole, self._folder() / f"{sender}-{whole.size}-{whole.digest}")
+                name = f"{sender}-{whole.size}-{whole.digest}"
+                arriving = _Arriving(sender, whole, None if self._folder is None else self._folder / name)
             self._payloads[sender] = arriving  # behind all others, as it is the newest
             return arriving
 
     @contextmanager
-    def arriving(self, sender: int, envelope: Envelope) -> Iterator[PayloadOnDisk]:
+    def arriving(self, sender: int, envelope: Envelope) -> Iterator[ArrivingPayload]:
         """Provide the payload of ``envelope`` for the parts that follow it; they stay where the block fails.
 
         Raises:
@@ -179,19 +208,18 @@ class PartFolder:
         arriving = self._begin(sender, Whole(envelope.digest, envelope.payload_bytes))
         if arriving is None:
             raise PartsError("there is no room for unfinished messages")
-        with explained(arriving.path), arriving.lock:
+        with explained(arriving.place), arriving.lock:
             if arriving.is_given_up or arriving.length != envelope.begins_at:
                 raise PartsError(f"parts from byte {envelope.begins_at} on, where {arriving.length} are there")
-            arriving.path.parent.mkdir(parents=True, exist_ok=True)
-            arriving.path.touch(FOR_ITS_OWNER)
-            stream = arriving.path.open("ab", buffering=0)
-            payload = PayloadOnDisk(arriving, stream, envelope.begins_at)
+            stream = arriving.open()
+            payload = ArrivingPayload(arriving, stream, envelope.begins_at)
             arriving.writer = payload
         try:
             yield payload
         finally:
             with arriving.lock:
-                stream.close()
+                if isinstance(stream, FileIO):
+                    stream.close()
                 if arriving.writer is payload:
                     arriving.writer = None
 
@@ -202,16 +230,8 @@ class PartFolder:
                 if sender not in busy and arriving.writer is None:
                     arriving.give_up()
                     del self._payloads[sender]
-            if not self._payloads and self._lasting is not None and self._lasting.is_dir():
-                _remove_if_empty(self._lasting)
-
-    def _folder(self) -> Path:
-        if self._lasting is not None:
-            return self._lasting
-        if self._passing is None:
-            with explained(Path(tempfile.gettempdir())):
-                self._passing = tempfile.TemporaryDirectory(prefix="fedml-dapper-parts-")
-        return Path(self._passing.name)
+            if not self._payloads and self._folder is not None and self._folder.is_dir():
+                _remove_if_empty(self._folder)
 
     def _make_room(self, size: int) -> bool:
         """Return whether ``size`` bytes more fit, for which payloads go that nobody adds to, the oldest first."""

@@ -87,8 +87,7 @@ class SecureServer(Endpoint):
         audit: Log of calls.
         desk: Takes operators' orders.
         clock: Seconds, for all limits per second.
-        folder: Where a round's large messages of silos are kept, also for the next process; those of this process
-            alone if None.
+        folder: Where a round's large messages of silos are kept, also for the next process; they travel whole if None.
 
     Raises:
         ConfigError: The address cannot be listened on.
@@ -106,7 +105,7 @@ class SecureServer(Endpoint):
     ) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._parts = PartFolder(folder, config.max_parts_mb * MIB)
+        self._parts = PartFolder(folder, 0 if folder is None else config.max_parts_mb * MIB)
         self._credentials = credentials
         self._name_of = config.name_of
         self._numbering = Numbering(self._max_payload_bytes)

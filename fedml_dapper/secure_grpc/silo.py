@@ -65,8 +65,7 @@ class SecureSilo(Endpoint):
         rank: The silo's.
         give_up_after_s: For how many seconds the server may be away before the silo gives up.
         clock: Seconds, for that.
-        folder: Where parts of a large message are kept until it is whole, also for the next process; those of this
-            process alone if None.
+        folder: Where parts of a large message are kept, also for the next process; in memory until it is whole if None.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from .test_transport import message
 
 LARGE = 3 * MIB + 5
 BREAKS_AFTER = MIB + 100_000
-MOST_TRIES = 12
+MOST_TRIES = 30
 
 Keeper = Callable[..., Running]
 
@@ -83,7 +83,7 @@ def test_an_upload_goes_on_after_each_break_and_a_restart_of_the_server(
                 server.stop()
                 server = keeping(0)
         assert broken >= 2
-        assert line.up < 2 * LARGE + (broken + 1) * 50_000
+        assert line.up < 3 * LARGE + (broken + 1) * 50_000
         silo.stop_receive_message()
     assert server.next().get_type() == READY
     assert server.next().get("model_params") == payload
@@ -110,7 +110,7 @@ def test_a_model_goes_on_after_each_break_and_a_restart_of_the_silo(config: Secu
         second = keeping(1, through(line, config))
         told = next(found for found in iter(second.next, None) if found.get_type() != READY)
         assert told.get("model_params") == payload
-        assert line.down < 2 * LARGE + (line.connections + 1) * 50_000
+        assert line.down < 3 * LARGE + (line.connections + 1) * 50_000
 
 
 def test_parts_are_deleted_when_their_round_is_over(keeping: Keeper, config: SecureGrpcConfig, tmp_path: Path) -> None:
@@ -136,10 +136,28 @@ def test_what_is_too_large_or_no_offer_is_one_line(start: Starter, config: Secur
         assert refused(lambda: call(iter([b"{}"]), timeout=SECONDS))[1] == "malformed offer of a payload"
 
 
-def test_a_wrong_digest_and_a_gap_are_refused_and_nobody_hears_of_them(
+def test_a_silo_without_a_folder_goes_on_in_memory_and_an_edge_without_one_takes_all_whole(
     start: Starter, config: SecureGrpcConfig
 ) -> None:
     server = start(0)
+    payload = os.urandom(LARGE)
+    with line_to(config, Quality(cut_after=BREAKS_AFTER)) as line:
+        silo = start(1, through(line, config))
+        server.transport.send_message(message(MODEL, 0, 1, model_params=payload))
+        told = next(found for found in iter(silo.next, None) if found.get_type() != READY)
+        assert told.get("model_params") == payload
+        assert line.connections >= 3
+        whole, held = silo.transport._parts.latest(0)
+        assert (whole.size, held) == (LARGE, 0)  # what is whole takes no more memory
+    start(2).transport.send_message(message(UPLOAD, 2, 0, model_params=payload))
+    assert server.next().get("model_params") == payload
+
+
+def test_a_wrong_digest_and_a_gap_are_refused_and_nobody_hears_of_them(
+    keeping: Keeper, config: SecureGrpcConfig
+) -> None:
+    server = keeping(0)
+    assert server.next().get_type() == READY
     payload = os.urandom(2 * MIB)
     whole = parcel(payload, digest="1" * 64)
     peer = RawSilo(config, read_credentials(config, 1))
