@@ -89,8 +89,8 @@ FULL: dict[str, Any] = {
 }
 
 DEVICE_ROOMS = (
-    "capture", "config", "datasets", "device", "federation", "files", "fleet", "methods", "models", "operations",
-    "process", "pruning", "randomness", "secure_grpc", "secure_sum", "tasks",
+    "capture", "config", "datasets", "deployment", "device", "federation", "files", "fleet", "methods", "models",
+    "operations", "process", "pruning", "randomness", "secure_grpc", "secure_sum", "tasks",
 )  # fmt: skip
 """Rooms of the package that a device's process uses (docs/architecture.md)."""
 DEVICE_MODULES = ("__init__", "errors", "inputs", "metric", "registry")
@@ -132,6 +132,7 @@ DEVICE: dict[str, Any] = {
         "pillow>=10",
         "filelock>=4",  # torch brings it
     ],
+    "extras_require": {"export": FEATURES["export"]},
     "entry_points": {"console_scripts": ["dapper-device=fedml_dapper.device.entry:main"]},
 }
 

@@ -22,6 +22,7 @@ FLOORS = (
     {"federation"},
     {"operations"},
     {"secure_grpc"},
+    {"deployment"},
     {"device", "evaluation"},
     {"platform"},
     {"benches", "search", "export", "one_process"},

@@ -16,11 +16,11 @@ ALLOWED = {
     ("federation/workers/messages.py", "pickle.Unpickler"): "between this process and forks of it, on pipes that nobody"
     " else has",
     (
-        "export/formats/torchscript.py",
+        "deployment/formats/torchscript.py",
         "torch.jit.load",
     ): "a file that was just written is read again, and `predict` runs"
     " the file that its user names, which is a program: docs/export.md says so",
-    ("export/formats/torch_export.py", "torch.export.load"): "the same",
+    ("deployment/formats/torch_export.py", "torch.export.load"): "the same",
 }
 """(file, call) -> why it is there all the same."""
 

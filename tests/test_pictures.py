@@ -113,6 +113,12 @@ def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> Non
     assert max(map(sum, held.epochs)) == held.peak
 
 
+def test_all_rows_of_the_adapters_table_are_read() -> None:
+    names, rows = levels.table("adapters_on_digits", levels=3)
+    assert names[0] == "level 1 (rank 8)"
+    assert {len(values) for _, values in rows} == {len(names)} == {3}
+
+
 def test_all_rows_of_the_levels_table_are_read() -> None:
     names, rows = levels.table()
     assert names[0].startswith("level 1")

@@ -36,6 +36,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "rooms": rooms.picture,
     "memory": memory.picture,
     "levels": levels.picture,
+    "adapters": levels.of_adapters,
     "over_time": over_time.picture,
     "reproduced": reproduced.picture,
     "inversion": inversion.picture,

@@ -1,4 +1,4 @@
-"""How good the model of each level is, as ``results/levels_on_digits`` has it."""
+"""How good the model of each level is: a row a method and network, a column a level."""
 
 from __future__ import annotations
 
@@ -12,17 +12,28 @@ _LEVELS = 5
 _ROW, _TOP, _CELL = 58, 76, 104
 
 
-def table() -> tuple[tuple[str, ...], list[tuple[str, tuple[float, ...]]]]:
-    """The names of the levels, and each row's name and figures in percent."""
-    with (RESULTS / "levels_on_digits" / "levels.csv").open(encoding="utf-8", newline="") as file:
+Rows = list[tuple[str, tuple[float, ...]]]
+"""Each row's name and figures in percent."""
+
+
+def table(folder: str = "levels_on_digits", levels: int = _LEVELS) -> tuple[tuple[str, ...], Rows]:
+    """The names of the levels, and the rows of ``levels.csv`` in a folder of results."""
+    with (RESULTS / folder / "levels.csv").open(encoding="utf-8", newline="") as file:
         (_, *names), *rows = csv.reader(file)
-    return tuple(names[:_LEVELS]), [(name, tuple(map(float, values[:_LEVELS]))) for name, *values in rows]
+    return tuple(names[:levels]), [(name, tuple(map(float, values[:levels]))) for name, *values in rows]
 
 
 def picture() -> Picture:
-    names, rows = table()
+    return of_table("What the model of each level gets", *table())
+
+
+def of_adapters() -> Picture:
+    return of_table("What each level gets of adapters", *table("adapters_on_digits", levels=3))
+
+
+def of_table(title: str, names: tuple[str, ...], rows: Rows) -> Picture:
     drawn = Picture(
-        "What the model of each level gets",
+        title,
         "Test accuracy in percent on the embedded digits, one row a method and network, one column a level. "
         + " ".join(f"{name}: {', '.join(f'{value:g}' for value in values)}." for name, values in rows),
         height=_TOP + len(rows) * _ROW + 34,

@@ -6,9 +6,10 @@ from docs.pictures.canvas import WIDTH, Colour, Picture
 
 FLOORS: tuple[tuple[Colour, tuple[tuple[str, str], ...]], ...] = (
     ("blue", (("commands/", "one file a subcommand"),)),
-    ("blue", (("benches/", "grids of runs"), ("search/", "which settings next"), ("export/", "files for devices"))),
+    ("blue", (("benches/", "grids of runs"), ("search/", "which settings next"), ("export/", "of finished runs"))),
     ("purple", (("platform/", "FedML plugs in here alone"),)),
     ("purple", (("evaluation/", "summary, figures, report"), ("device/", "a client's process, without FedML"))),
+    ("purple", (("deployment/", "models as files: formats, and whether these do the same"),)),
     ("green", (("secure_grpc/", "messages between silos and server, by mutual TLS"),)),
     ("green", (("operations/", "day and night: who may take part, how it goes"),)),
     ("green", (("federation/", "a round: server, client, messages, ledger, checkpoints"),)),

@@ -12,12 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.config.named_path import NamedPath
+from fedml_dapper.deployment.format_names import FORMAT_NAMES
 
 if TYPE_CHECKING:
     from fedml_dapper.export import Card
 
-FORMATS = ("onnx", "safetensors", "torch-export", "torchscript")
-"""Names of ``fedml_dapper.export.FORMATS``, which takes seconds to import."""
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _PATH = NamedPath()
 
@@ -29,7 +28,7 @@ def export_options(command: CommandT) -> CommandT:
         click.option(
             "--format",
             "formats",
-            type=click.Choice(FORMATS),
+            type=click.Choice(FORMAT_NAMES),
             multiple=True,
             default=["onnx"],
             show_default=True,

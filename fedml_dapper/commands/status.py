@@ -41,6 +41,10 @@ def show(status: ServerStatus) -> None:
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console.print(table)
     lines = [f"memory {status.memory_bytes / 1e6:.0f} MB, up {_span(status.up_s)}"]
+    if status.there is not None:
+        lines.append(f"{status.there} devices have called lately")
+    if status.lacks:
+        lines.append(f"no round opens: {status.lacks}")
     if status.loop_s > 5:
         lines.append(f"busy for {_span(status.loop_s)}: it hears orders when it is done")
     if status.refused_uploads or status.refused_strangers:

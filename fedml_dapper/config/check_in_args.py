@@ -44,7 +44,8 @@ class CheckInArgs(Section):
 
     over_selection: float = Field(default=1.3, ge=1, le=10)
     """Devices that a round asks, as a multiple of ``train_args.client_num_per_round``; the round closes with so many
-    answers as the latter says, and who comes later has worked in vain."""
+    answers as the latter says, and who comes later has worked in vain. With ``dapper_args.buffer_size`` it is how many
+    are at work at a time, the round closes with that many answers, and later ones count in later rounds."""
     come_back_s: float = Field(default=30, gt=0, le=MAX_SECONDS)
     """Seconds after which a device for which there is no task is to call again. One that has not called for twice as
     long is gone until it does."""

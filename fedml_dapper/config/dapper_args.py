@@ -192,7 +192,7 @@ class DapperArgs(Section):
     """With ``training_type: cross_device``, how many devices a round asks, and when others call again; its defaults
     when absent."""
     buffer_size: int | None = Field(default=None, ge=1)
-    """Across silos, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022). Silos that are not done
-    go on, and count in the round in which their upload arrives: what training changed is added to that round's global
-    model, times (1 + rounds passed)^-1/2. A round waits for everyone when absent; simulations have
-    ``fleet.clock.late`` instead."""
+    """Across silos, and devices that call, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022).
+    Those that are not done go on, and count in the round in which their upload arrives: what training changed is added
+    to that round's global model, times (1 + rounds passed)^-1/2. A device has ``round_timeout_s`` for it. A round waits
+    for everyone when absent; simulations have ``fleet.clock.late`` instead."""

@@ -98,13 +98,13 @@ class CallingDevice:
                 self._sleep(pause)
 
     def send_message(self, message: AnyMessage) -> None:
-        """Say ``message`` to the server; what it answers to an upload goes to the log."""
+        """Say ``message`` to the server; that it does not count goes to the log."""
         try:
             refused = self._caller.call(message).get(say.REFUSED)
         except NotAwaitedError as error:
             refused = str(error)
         if refused is not None:
-            LOGGER.warning("the server does not count this upload: %s", printable(str(refused)))
+            LOGGER.warning("the server does not count this answer: %s", printable(str(refused)))
 
     def queued(self, message_type: Any) -> Sequence[AnyMessage]:
         """Return nothing: the server says nothing unasked."""

@@ -12,6 +12,8 @@ import click
 from fedml_dapper import __version__
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.named_path import NamedPath
+from fedml_dapper.deployment.format_names import FORMAT_NAMES
+from fedml_dapper.device.entry import GOING_ON
 from fedml_dapper.process.log import LogFormat, show_log
 from fedml_dapper.process.polite_group import PoliteGroup
 
@@ -26,6 +28,7 @@ _overrides = click.option("--set", "overrides", multiple=True, metavar="KEY=VALU
 
 class _Commands(PoliteGroup):
     program = "dapper-device"
+    going_on = GOING_ON
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -111,6 +114,30 @@ def predict(folder: Path, pictures: Sequence[Path]) -> None:
 
     for answer in predict_offline(folder, pictures):
         click.echo(f"{answer.picture}: {answer.label}, {100 * answer.probability:.1f} %")
+
+
+@main.command()
+@click.argument("folder", type=NamedPath())
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(FORMAT_NAMES),
+    multiple=True,
+    default=["onnx"],
+    show_default=True,
+    help="File format; may be given several times. All but onnx need nothing more.",
+)
+@click.option("--calibrate", type=NamedPath(), help="Measure BatchNorm's statistics on the pictures in this folder.")
+@click.option("-o", "--output", type=NamedPath(), required=True, help="A new folder.")
+def export(folder: Path, formats: Sequence[str], calibrate: Path | None, output: Path) -> None:
+    """Write the newest model in FOLDER, where the device keeps what it was sent, to a file for another runtime.
+
+    The file is read again and compared with the model. It needs no server.
+    """
+    from fedml_dapper.device.exporting import export_kept  # noqa: PLC0415  # slow
+
+    for file in export_kept(folder, list(dict.fromkeys(formats)), output, calibrate):
+        click.echo(f"{file.path}: {file.bytes} bytes, within {file.difference:.1g} of the model's outputs at most")
 
 
 def _settings_of(files: Sequence[Path], overrides: Sequence[str], rank: int | None) -> tuple[Settings, int]:

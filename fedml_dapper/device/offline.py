@@ -30,9 +30,7 @@ def predict_offline(folder: Path, pictures: Sequence[Path]) -> list[Answer]:
         ConfigError: The model does not name classes of pictures.
         DataError: There is no model yet, or a picture is missing or damaged.
     """
-    path = folder / KEPT_MODEL_NAME
-    if not path.is_file():
-        raise DataError(f"no model in {folder.absolute()}; `dapper-device run --output` keeps the newest one there")
+    path = kept_model(folder)
     origin = read_model(path).origin
     if origin is None or origin.preprocessing is None or not origin.classes:
         raise ConfigError(f"{path}: this model names no classes of pictures")
@@ -45,3 +43,15 @@ def predict_offline(folder: Path, pictures: Sequence[Path]) -> list[Answer]:
         probability, label = torch.max(shares, dim=0)
         found.append(Answer(picture, origin.classes[int(label)], float(probability)))
     return found
+
+
+def kept_model(folder: Path) -> Path:
+    """Return the file of the newest model that the device of this ``folder`` was sent.
+
+    Raises:
+        DataError: There is none yet.
+    """
+    path = folder / KEPT_MODEL_NAME
+    if not path.is_file():
+        raise DataError(f"no model in {folder.absolute()}; `dapper-device run --output` keeps the newest one there")
+    return path

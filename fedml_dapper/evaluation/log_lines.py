@@ -24,6 +24,8 @@ class RoundLines(RunObserver):
             f"{record.seconds.total:.1f} s",
             *divergence_of(record),
         ]
+        if record.rolled_back is not None:
+            parts.append(f"model as before: {record.rolled_back}")
         if record.scores is not None:
             parts.append(f"{self._metric.name} {self._metric.text(record.scores.global_accuracy)}")
         LOGGER.info("round %d is closed: %s", record.round, ", ".join(parts))

@@ -80,6 +80,8 @@ class RunSummary(Record):
     rounds: int
     """Number of finished rounds."""
     tested_rounds: int
+    empty_rounds: int = 0
+    """Number of rounds that closed without any upload."""
     global_accuracy: Accuracy | None
     """Unweighted mean over domains; None while no round was tested."""
     domain_accuracy: dict[str, Accuracy]
@@ -114,6 +116,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
     return RunSummary(
         rounds=len(rounds),
         tested_rounds=len(tested),
+        empty_rounds=sum(record.is_empty for record in rounds),
         global_accuracy=overall,
         domain_accuracy={domain: _accuracy(found, run.metric) for domain, found in by_domain.items() if found},
         same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},

@@ -1,11 +1,11 @@
 """Export of models for devices: chosen from a finished run, perhaps adapted, written, checked, and predicted with."""
 
+from fedml_dapper.deployment.formats import FORMATS
+from fedml_dapper.deployment.sidecar import SIDECAR_NAME, read_sidecar
 from fedml_dapper.export.card import CARD_NAME, Card
 from fedml_dapper.export.exporting import Exporter
-from fedml_dapper.export.formats import FORMATS
 from fedml_dapper.export.newcomer import adapt
 from fedml_dapper.export.prediction import Prediction, predict
-from fedml_dapper.export.sidecar import SIDECAR_NAME, read_sidecar
 from fedml_dapper.export.subjects import calibrated, choose, pictures_for
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedml_dapper.deployment.sidecar import Sidecar
 from fedml_dapper.evaluation.units import quantity, share
-from fedml_dapper.export.sidecar import Sidecar
 from fedml_dapper.federation.run_folder.records import ClientSummary
 from fedml_dapper.tasks import Metric
 

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from fedml_dapper import __version__
 from fedml_dapper.config import short_name
 from fedml_dapper.datasets import ClientData
-from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.deployment.deployed import Deployed
+from fedml_dapper.deployment.formats import FORMATS, Product, Runtime
+from fedml_dapper.deployment.new_folder import new_folder
+from fedml_dapper.deployment.parity import largest_difference
+from fedml_dapper.deployment.products import check_finite, input_ports, output_port, product_of, size_when_merged
+from fedml_dapper.deployment.sidecar import SIDECAR_NAME, Sidecar
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
-from fedml_dapper.export.deployed import Deployed
 from fedml_dapper.export.for_peft import FOLDER_NAME, write_for_peft
-from fedml_dapper.export.formats import FORMATS, Product, Runtime
-from fedml_dapper.export.measurement import TestSets, accuracy, largest_difference, milliseconds, sets_of
+from fedml_dapper.export.measurement import TestSets, accuracy, milliseconds, sets_of
 from fedml_dapper.export.quantisation import INT8, INT8_NAME, calibration_batches, quantise
-from fedml_dapper.export.sidecar import SIDECAR_NAME, Port, Sidecar
 from fedml_dapper.export.subjects import Subject
 from fedml_dapper.federation.run_folder.finished import FinishedRun
-from fedml_dapper.files.atomic import scratch_folder
-from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.adapters import has_adapters, merged
+from fedml_dapper.models.adapters import merged
 from fedml_dapper.process.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
 from fedml_dapper.pruning.filled import filled_channels
-from fedml_dapper.pruning.footprint import count_macs, count_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +65,9 @@ class Exporter:
         Raises:
             ConfigError: ``out`` is not empty, or a file's outputs are not the model's.
         """
-        _check_finite(subject)
+        check_finite(subject.model, subject.whose)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
-        with _filled(out) as folder:
+        with new_folder(out) as folder:
             if self.peft:
                 write_for_peft(subject.model, self.run.method.problem.backbone, folder / FOLDER_NAME)
             product = self._product(merged(subject.model))
@@ -105,7 +101,7 @@ class Exporter:
             runtime = chosen.read(path)
         except DataError as error:
             raise ConfigError(f"{error}; it was written so: choose another --format") from error
-        difference = largest_difference(runtime, subject.model, sets, chosen.file_name)
+        difference = largest_difference(runtime, subject.model, sets.compared, chosen.file_name)
         return self._figures(name, path, runtime, subject, sets, difference)
 
     def _figures(
@@ -143,37 +139,18 @@ class Exporter:
         return accuracy(deployed, self.run.method.problem.task, sets.for_files)
 
     def _product(self, model: Backbone) -> Product:
-        origin = self.run.origin
-        task = self.run.method.problem.task
-        return Product(
-            model=model,
-            deployed=Deployed(model, origin.preprocessing),
-            origin=origin,
-            round=self.run.state.round,
-            label=f"the network {model.label}",
-            input_names=_names(origin.example) if origin.preprocessing is None else ("pixels",),
-            output_name="scores" if task.name == "classification" else "outputs",
-            kept=filled_channels(self.run.method.problem.layout, model),
-        )
+        kept = filled_channels(self.run.method.problem.layout, model)
+        return product_of(model, self.run.origin, self.run.state.round, self.run.method.problem.task.name, kept)
 
     def _about(self, subject: Subject, product: Product, files: dict[str, str]) -> Sidecar:
         run = self.run
-        ports = _ports(product)
-        with torch.no_grad():
-            outputs = product.deployed(product.example)
+        ports = input_ports(product)
         parameters, macs = self._size(subject)
         return Sidecar(
             network=short_name(run.settings.model_args.model),
             files=files,
             input=ports[0] if len(ports) == 1 else ports,
-            output=Port(
-                name=product.output_name,
-                dtype=_kind(outputs),
-                shape=(None, *outputs.shape[1:]),
-                meaning="a score a class; softmax gives probabilities"
-                if product.output_name == "scores"
-                else f"what the network gives for task {run.method.problem.task.name}",
-            ),
+            output=output_port(product, run.method.problem.task.name),
             task=run.method.problem.task.name,
             classes=run.origin.classes,
             suite=run.record.suite,
@@ -198,89 +175,5 @@ class Exporter:
         else:
             cost = method.footprint(subject.ratio)
             parameters, macs = cost.parameters, cost.macs
-        layout = method.problem.layout
-        tensors = {name: spec for name, spec in layout.tensors.items() if has_adapters([name])}
-        widths = method.problem.widths(subject.ratio)
-        adapters = replace(layout, tensors=tensors, products={})
-        return parameters - count_parameters(adapters, widths), macs - count_macs(adapters, widths)
-
-
-def _names(example: Inputs) -> tuple[str, ...]:
-    """Names under which a file takes the tensors of inputs like ``example``."""
-    if isinstance(example, Tensor):
-        return ("inputs",)
-    return tuple(example) if isinstance(example, dict) else tuple(f"inputs_{place}" for place in range(len(example)))
-
-
-def _ports(product: Product) -> tuple[Port, ...]:
-    """Inputs of a file, in order."""
-    meaning = _meaning_of_input(product)
-    return tuple(
-        Port(name=name, dtype=_kind(part), shape=(None, *part.shape[1:]), meaning=meaning)
-        for name, part in zip(product.input_names, tensors_of(product.example), strict=True)
-    )
-
-
-def _meaning_of_input(product: Product) -> str:
-    preprocessing = product.origin.preprocessing
-    if preprocessing is None:
-        return "what the data set gives"
-    side = preprocessing.input_size
-    return (
-        "pictures in RGB, 0 to 255, upright as EXIF says (16 bits divided by 257, what is transparent made white),"
-        f" resized to {side} x {side} whatever their proportions (bilinear, antialiased); normalisation is inside"
-    )
-
-
-def _check_finite(subject: Subject) -> None:
-    """Check that the model's numbers are finite.
-
-    Raises:
-        ConfigError: They are not, so the model is useless.
-    """
-    not_finite = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
-    if not_finite:
-        raise ConfigError(
-            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(not_finite)} tensors,"
-            f" `{not_finite[0]}` first: its training went astray; look for such values in the data, lower"
-            " train_args.learning_rate, or set train_args.max_grad_norm, and train again"
-        )
-
-
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-@contextmanager
-def _filled(out: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which becomes ``out`` when the block ends and is removed when it fails."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already and not empty; choose another folder by -o")
-    if not out.name or out.name == "..":  # a folder that is replaced, with whoever stands in it
-        raise ConfigError(f"{out} is no name that the new folder could have; name one by -o")
-    place = next(folder for folder in out.absolute().parents if folder.is_dir())
-    try:
-        with scratch_folder(place) as scratch:
-            filled = scratch / out.name
-            filled.mkdir()
-            with _without_its_place(filled):
-                yield filled
-            out.parent.mkdir(parents=True, exist_ok=True)
-            if out.exists():
-                out.rmdir()
-            filled.rename(out)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {out.absolute()}: {error.strerror or error}; mend that, or choose another folder"
-        ) from error
-
-
-@contextmanager
-def _without_its_place(scratch: Path) -> Iterator[None]:
-    """Leave the folder ``scratch``, which is gone when errors are read, out of the paths in our errors."""
-    try:
-        yield
-    except DapperError as error:
-        if str(scratch) not in str(error):
-            raise
-        raise type(error)(str(error).replace(f"{scratch}/", "")) from error
+        size = (parameters, macs)
+        return size_when_merged(method.problem.layout, method.problem.widths(subject.ratio), size)

@@ -7,26 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import TestData
-from fedml_dapper.errors import ConfigError
-from fedml_dapper.export.formats import Runtime
+from fedml_dapper.deployment.formats import Runtime
+from fedml_dapper.deployment.parity import COMPARED, random_inputs
 from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.export.subjects import CPU
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.federation.scoring.testing import evaluate
-from fedml_dapper.inputs import Inputs, count, joined, mapped, repeated, rows
-from fedml_dapper.models import Backbone
-from fedml_dapper.models.running import first_line
-from fedml_dapper.randomness.seeding import Stream, torch_generator
+from fedml_dapper.inputs import Inputs, joined, rows
 from fedml_dapper.tasks import Task
 
-TOLERANCE = 1e-4
-"""Largest difference of outputs from the model's: absolute for outputs below 1, else relative."""
-_COMPARED = 16
-"""Samples of each test set whose outputs are compared."""
 _WARM_UP = 5
 _TIMED = 30
 
@@ -57,34 +49,8 @@ def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
         if client is not None:
             tests[f"client {client}'s own"] = experiment.own_tests(client).test
     for_files = {name: as_pixels(test) for name, test in tests.items()}
-    compared = (_some(tests), _some(for_files)) if tests else _random_inputs(run)
+    compared = (_some(tests), _some(for_files)) if tests else random_inputs(run.origin)
     return TestSets(tests, for_files, compared)
-
-
-def largest_difference(runtime: Runtime, model: Backbone, sets: TestSets, file: str) -> float:
-    """Return the largest difference between outputs of a file and of ``model``, on a batch and on single inputs.
-
-    Raises:
-        ConfigError: It is more than :data:`TOLERANCE`, or ``file`` does not run.
-    """
-    inputs, given = sets.compared
-    with torch.no_grad():
-        expected = model(inputs)
-    if not bool(expected.isfinite().all()):
-        raise ConfigError("the model's own outputs are not finite, although its weights are; its training went astray")
-    expected = torch.cat([expected, expected[:1]])
-    try:
-        found = torch.cat([runtime(given), runtime(rows(given, slice(1)))])
-    except Exception as error:  # runtimes have errors of their own
-        raise ConfigError(
-            f"{file} does not run on {count(given)} inputs and on one: {first_line(error)}; choose another --format"
-        ) from error
-    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
-        apart = (
-            "are of another shape" if found.shape != expected.shape else f"differ by {_difference(found, expected):.2g}"
-        )
-        raise ConfigError(f"{file} does not do what the model does: its outputs {apart}; choose another --format")
-    return _difference(found, expected)
 
 
 def accuracy(runtime: Runtime, task: Task, tests: Mapping[str, TestData]) -> dict[str, float]:
@@ -120,25 +86,4 @@ class _Running(nn.Module):
 
 def _some(tests: Mapping[str, TestData]) -> Inputs:
     """The inputs of a few samples of each of ``tests``."""
-    return joined([next(iter(spread(test, _COMPARED))).inputs for test in tests.values()])
-
-
-def _random_inputs(run: FinishedRun) -> tuple[Inputs, Inputs]:
-    example = repeated(run.origin.example, _COMPARED)
-    preprocessing = run.origin.preprocessing
-    generator = torch_generator(0, Stream.METHOD)
-    if preprocessing is not None and isinstance(example, Tensor):
-        pixels = torch.randint(0, 256, example.shape, dtype=torch.uint8, generator=generator)
-        return preprocessing.evaluate(pixels), pixels
-
-    def drawn(part: Tensor) -> Tensor:
-        # examples have zeros where numbers belong, and ones in masks, which stay
-        is_number = part.is_floating_point() and not bool(part.any())
-        return torch.randn(part.shape, generator=generator).to(part.dtype) if is_number else part
-
-    inputs = mapped(example, drawn)
-    return inputs, inputs
-
-
-def _difference(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max())
+    return joined([next(iter(spread(test, COMPARED))).inputs for test in tests.values()])

@@ -10,9 +10,9 @@ import torch
 
 from fedml_dapper.config.limits import MAX_SIDE
 from fedml_dapper.datasets.sources import read_picture
+from fedml_dapper.deployment.formats import FORMATS, Runtime
+from fedml_dapper.deployment.sidecar import SIDECAR_NAME, Sidecar, read_sidecar
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats import FORMATS, Runtime
-from fedml_dapper.export.sidecar import SIDECAR_NAME, Sidecar, read_sidecar
 from fedml_dapper.models.running import first_line
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.deployment.formats.onnx import quiet
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.onnx import quiet
 from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.inputs import Inputs, pieces, tensors_of

@@ -63,7 +63,8 @@ class Server(Collector):
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
         self.checked_in = _checked_in(experiment, self.attendance)
         """Devices that are there; None where clients stay connected."""
-        composed = (self.edges, self._buffered, self._late, private, self.sums, self.checked_in)
+        # those that are there come first: over-selection says how many are at work, some of them since earlier rounds
+        composed = (self.checked_in, self.edges, self._buffered, self._late, private, self.sums)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None
@@ -316,6 +317,10 @@ class Server(Collector):
     def measurers(self) -> Sequence[int]:
         """Recipients of requests to measure: silos with test samples, and edges in place of silos that they serve."""
         return self._own_tests.measurers(self.at_work.keys())
+
+    def can_measure(self, client_id: int) -> bool:
+        """Return whether a silo has test samples, and is not at work."""
+        return self._own_tests.has_tests(client_id) and client_id not in self.at_work
 
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
         """Add to the record of the round just closed the scores of its model on silos' own test samples.

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict
 from fedml_dapper.process.rss import resident_bytes
 
 State = Literal["waiting", "round", "measuring", "paused", "ending"]
-"""State of a server: ``waiting`` for silos before the first round; ``round``, one is open; ``measuring``, silos test
-the model of the round just closed; ``paused`` by an operator; ``ending``, clients are told that the run is over."""
+"""State of a server: ``waiting`` for silos before the first round, or for devices before any; ``round``, one is open;
+``measuring``, silos test the model of the round just closed; ``paused`` by an operator; ``ending``, clients are told
+that the run is over."""
 STATES: tuple[State, ...] = get_args(State)
 
 
@@ -36,6 +37,10 @@ class Progress:
     absent: tuple[str, ...] = ()
     """Silos that were chosen for the last closed round and did not count in it."""
     refused_uploads: int = 0
+    there: int | None = None
+    """Number of devices that have called lately; None where callers stay connected."""
+    lacks: str = ""
+    """What a server of devices lacks for its next round; empty where it lacks nothing."""
 
 
 class CallerFigures(BaseModel):
@@ -80,6 +85,11 @@ class ServerStatus(BaseModel):
     refused_uploads: int
     refused_strangers: int
     """Number of refused calls with certificates of no known caller."""
+    there: int | None = None
+    """Number of devices that have called lately; None where callers stay connected. ``callers`` are then those of the
+    open round, and those at work."""
+    lacks: str = ""
+    """What a server of devices lacks for its next round; empty where it lacks nothing."""
 
 
 class StatusBoard:
@@ -121,4 +131,6 @@ class StatusBoard:
             absent=progress.absent,
             refused_uploads=progress.refused_uploads,
             refused_strangers=strangers,
+            there=progress.there,
+            lacks=progress.lacks,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 
 from fedml_dapper.errors import ConfigError
 
@@ -28,3 +29,12 @@ def need(feature: str, *packages: str, install: str) -> None:
             missing.append(f"{package} ({error})")
     if missing:
         raise ConfigError(f"{feature} needs {', '.join(missing)}; pip install '{install}'")
+
+
+def extra(feature: str) -> str:
+    """Return what pip has to install for a ``feature`` of the distribution that is installed here."""
+    try:
+        distribution("fedml-dapper-device")
+    except PackageNotFoundError:
+        return f"fedml-dapper[{feature}]"
+    return f"fedml-dapper-device[{feature}]"

@@ -31,11 +31,11 @@ class Interruption(KeyboardInterrupt):
 
 
 @contextmanager
-def ending_in_order(program: str) -> Iterator[None]:
+def ending_in_order(program: str, advice: str = GOING_ON) -> Iterator[None]:
     """Raise :class:`Interruption` at the first Ctrl-C or SIGTERM in this block, and ignore later ones.
 
-    An interruption that leaves the block ends the process with a line on stderr that begins with ``program``, and with
-    exit code :data:`INTERRUPTED`. So does one after which the process still runs :data:`GRACE_S` later, because a
+    An interruption that leaves the block ends the process with a line on stderr, ``program`` and then ``advice``, and
+    with exit code :data:`INTERRUPTED`. So does one after which the process still runs :data:`GRACE_S` later, because a
     library swallowed it or a thread hangs. During an import the process ends at once: an import leaves nothing behind
     to tidy up, and compiled modules turn the exception into an error of their own, or an abort.
 
@@ -44,13 +44,13 @@ def ending_in_order(program: str) -> Iterator[None]:
     """
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
-    signal.signal(signal.SIGALRM, _leave_as(program))
+    signal.signal(signal.SIGALRM, _leave_as(program, advice))
     _handle_by(_interrupt)
     try:
         with reraising_interruption():
             yield
     except KeyboardInterrupt:
-        sys.stderr.write(f"{program}: {GOING_ON}\n")
+        sys.stderr.write(f"{program}: {advice}\n")
         sys.exit(INTERRUPTED)
     finally:
         if not signal.getitimer(signal.ITIMER_REAL)[0]:  # otherwise the process is ending, and the timer has to stay
@@ -116,9 +116,9 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _leave_as(program: str) -> Callable[[int, FrameType | None], None]:
+def _leave_as(program: str, advice: str) -> Callable[[int, FrameType | None], None]:
     def leave(_signal: int, _frame: FrameType | None) -> None:
-        os.write(2, f"{program}: {GOING_ON}\n".encode())  # past sys.stderr, which may be in the middle of a write
+        os.write(2, f"{program}: {advice}\n".encode())  # past sys.stderr, which may be in the middle of a write
         os._exit(INTERRUPTED)
 
     return leave

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import click
 
 from fedml_dapper.process.complaint import complaining
-from fedml_dapper.process.interruption import ending_in_order
+from fedml_dapper.process.interruption import GOING_ON, ending_in_order
 from fedml_dapper.process.lack_of_memory import naming_lack_of_memory
 
 
@@ -16,11 +16,14 @@ class PoliteGroup(click.Group):
 
     program: ClassVar[str]
     """What the lines begin with."""
+    going_on: ClassVar[str] = GOING_ON
+    """What the line of an interruption says."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
         with complaining(self.program):  # around all, as --help and --version write before anything is invoked
             return super().main(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> object:
-        with ending_in_order(self.program), naming_lack_of_memory():  # within, as click has an end of its own for both
+        # within, as click has an end of its own for both
+        with ending_in_order(self.program, self.going_on), naming_lack_of_memory():
             return super().invoke(ctx)

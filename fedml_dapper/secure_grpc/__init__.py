@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedml_dapper.secure_grpc.going_on import NotAwaitedError
     from fedml_dapper.secure_grpc.line_speed import LineSpeed, measure_line
     from fedml_dapper.secure_grpc.message import AnyMessage, Message, Transport
+    from fedml_dapper.secure_grpc.order_calls import OrderCalls
     from fedml_dapper.secure_grpc.parts import PARTS_NAME, PartsError
     from fedml_dapper.secure_grpc.server import SecureServer
     from fedml_dapper.secure_grpc.silo import SecureSilo
@@ -34,6 +35,7 @@ __all__ = [
     "LineSpeed",
     "Message",
     "NotAwaitedError",
+    "OrderCalls",
     "PartsError",
     "SecureServer",
     "SecureSilo",

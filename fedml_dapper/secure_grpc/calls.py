@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DataError, ProtocolError, printable
 from fedml_dapper.operations import AuditLog, Membership, MembershipFile, RateLimiter
 from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.operations.orders import STEER
 from fedml_dapper.secure_grpc.authenticator import (
     LOOK_SECONDS,
     RefusedError,
@@ -32,6 +33,7 @@ from fedml_dapper.secure_grpc.endpoint import CALL, OFFER, SERVER_OPTIONS, SERVI
 from fedml_dapper.secure_grpc.going_on import Taker, frames_to_send, read_offer
 from fedml_dapper.secure_grpc.handshakes import tls_of
 from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.order_calls import OrderCalls
 from fedml_dapper.secure_grpc.parcel import MIB, Envelope, Numbering, Parcel, Payload, check_size, read_envelope
 from fedml_dapper.secure_grpc.parts import PartFolder, PartsError
 from fedml_dapper.secure_grpc.server import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
@@ -63,6 +65,7 @@ class CallServer:
         num_devices: Certificates named ``silo-1`` up to this number may call.
         answer: Answers a message of the device of a rank, in no time; its :class:`ProtocolError` refuses the call.
         audit: Log of refusals.
+        orders: Has operators' orders carried out; without it there are none.
         folder: Where a round's large uploads are kept, also for the next process; they travel whole if None.
         not_awaited: Says of the device of a rank why an upload of it would be of no use; None where it is awaited.
     """
@@ -74,6 +77,7 @@ class CallServer:
         num_devices: int,
         answer: Callable[[int, AnyMessage], AnyMessage],
         audit: AuditLog,
+        orders: OrderCalls | None = None,
         folder: Path | None = None,
         not_awaited: Callable[[int], str | None] = lambda rank: None,
     ) -> None:
@@ -85,6 +89,9 @@ class CallServer:
         self._audit = audit
         self._not_awaited = not_awaited
         self._parts = PartFolder(folder, 0 if folder is None else config.max_parts_mb * MIB)
+        self._orders = orders
+        self.refused_strangers = 0
+        """Calls with certificates that are no device's."""
         self._numbering = Numbering(self._max_payload_bytes)
         self._limiters: dict[int, RateLimiter] = {}
         self._under_way: Counter[int] = Counter()
@@ -98,6 +105,8 @@ class CallServer:
             OFFER: grpc.stream_unary_rpc_method_handler(self._take_offer),
             CALL: grpc.stream_stream_rpc_method_handler(self._call),
         }
+        if orders is not None:
+            handlers[STEER.rpartition("/")[2]] = grpc.stream_stream_rpc_method_handler(self._steer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self) -> None:
@@ -128,9 +137,9 @@ class CallServer:
             if self._members_file is not None:
                 self._members = await asyncio.to_thread(self._members_file.read)
 
-    def forget_parts(self) -> None:
-        """Delete what has come of uploads, when their round is closed."""
-        self._parts.forget()
+    def forget_parts(self, busy: Collection[int] = ()) -> None:
+        """Delete what has come of uploads, when their round is closed, but of devices that are ``busy`` (ranks)."""
+        self._parts.forget(busy)
 
     async def _take_offer(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
@@ -170,12 +179,21 @@ class CallServer:
         except (PartsError, DataError) as error:
             await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
+    async def _steer(
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        assert self._orders is not None
+        async with self._answering(context):
+            self._check_admitted(context)
+            yield await self._orders.answer(frames, context)
+
     def _admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> int:
         """Return the rank of the device that calls; raise :class:`RefusedError` where it may not call now."""
         certificate = shown_certificate(context)
         kind, _, number = certificate.name.partition("-")
         is_number = number.isascii() and number.isdecimal() and number == str(int(number))
         if kind != "silo" or not is_number or not 1 <= int(number) <= self._num_devices:
+            self.refused_strangers += 1
             name = printable(certificate.name)
             reason = f"the certificate of `{name}` is no device's of this federation of {self._num_devices}"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)

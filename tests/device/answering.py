@@ -13,7 +13,8 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.credentials import CredentialFiles
-from fedml_dapper.secure_grpc import AnyMessage, Caller, CallServer, Message
+from fedml_dapper.operations.orders import Desk
+from fedml_dapper.secure_grpc import AnyMessage, Caller, CallServer, Message, OrderCalls
 
 from ..platform.processes import ROOT
 
@@ -30,13 +31,13 @@ class Answering:
     """A server on an event loop of its own, which says what it was told in capitals."""
 
     def __init__(
-        self, config: SecureGrpcConfig, folder: Path | None = None,
+        self, config: SecureGrpcConfig, folder: Path | None = None, desk: Desk | None = None,
         not_awaited: Callable[[int], str | None] = lambda rank: None,
     ) -> None:  # fmt: skip
         self.heard: list[tuple[int, AnyMessage]] = []
         self.says = b""
         """The payload of every answer; what was heard, backwards, where it is empty."""
-        self._config, self._folder, self._not_awaited = config, folder, not_awaited
+        self._config, self._folder, self._not_awaited, self._desk = config, folder, not_awaited, desk
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._over: asyncio.Event | None = None
@@ -48,8 +49,16 @@ class Answering:
         self._over = asyncio.Event()
         config = self._config
         audit = AuditLog(config.audit_file)
+        orders = None if self._desk is None else OrderCalls(self._desk, audit)
         self.server = server = CallServer(
-            config, CredentialFiles(config, 0), NUM_DEVICES, self._answer, audit, self._folder, self._not_awaited
+            config,
+            CredentialFiles(config, 0),
+            NUM_DEVICES,
+            self._answer,
+            audit,
+            orders,
+            self._folder,
+            self._not_awaited,
         )
         await server.start()
         looking = asyncio.create_task(server.look_at_files())

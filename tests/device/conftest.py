@@ -14,10 +14,12 @@ import pytest
 import yaml
 from PIL import Image
 
-from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config import CheckInArgs, SecureGrpcConfig, Settings
+from fedml_dapper.federation import build_experiment
 
 from ..platform.processes import ROOT, Silos, free_port
 from .answering import MAX_MB, Answering, made
+from .trial import COME_BACK_S, TIMEOUT_S, Trial
 
 LIGHTLY = Path(__file__).with_name("lightly.py")
 NUM_DEVICES = 3
@@ -168,3 +170,25 @@ def serve() -> Iterator[Callable[..., Answering]]:
     yield start
     for one in running:
         one.stop()
+
+
+@pytest.fixture
+def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
+    def make(*overrides: str, **dapper_args: object) -> Trial:
+        few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
+        settings = tiny_settings(*few, *overrides)
+        args = settings.dapper_args.model_copy(
+            update={
+                "round_timeout_s": TIMEOUT_S,
+                "min_clients_per_round": 2,
+                "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
+                **dapper_args,
+            }
+        )
+        values = settings.model_copy(update={"dapper_args": args}).model_dump()
+        values["common_args"]["training_type"] = "cross_device"
+        values["comm_args"] |= {"backend": "DAPPER_GRPC"}
+        values["comm_args"]["dapper_grpc"] = {"server_address": "localhost:1", "certificates": Path(".")}
+        return Trial(build_experiment(Settings.model_validate(values)))
+
+    return make

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import grpc
@@ -13,8 +15,10 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations.certificate import certificate_of
-from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.operations.credentials import CredentialFiles, read_admin_credentials, read_credentials
 from fedml_dapper.operations.membership import add_members, revoke_members
+from fedml_dapper.operations.orders import Order, give_order
+from fedml_dapper.operations.status import ServerStatus, StatusBoard
 from fedml_dapper.secure_grpc import Message, calls
 from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE
 from fedml_dapper.secure_grpc.parcel import Numbering
@@ -209,3 +213,40 @@ def test_a_call_that_says_nothing_is_ended(
         with pytest.raises(grpc.RpcError, match="device 1 delivers more slowly"):
             next(channel.stream_stream(f"/{SERVICE}/{CALL}")(silent()))
         never.set()
+
+
+class Paused:
+    """A desk that carries out all orders but to pause."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+
+    def status(self) -> ServerStatus:
+        return StatusBoard().read()
+
+    def ask(self, order: Order) -> Future[str]:
+        self.orders.append(order.act)
+        future: Future[str] = Future()
+        if order.act == "pause":
+            future.set_exception(ConfigError("the run is paused already"))
+        else:
+            future.set_result(f"{order.act}: done")
+        return future
+
+
+def test_orders_come_over_the_network_with_the_certificate_of_an_admin_alone(
+    config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
+) -> None:
+    desk = Paused()
+    config = config.model_copy(update={"audit_file": tmp_path / "audit.jsonl"})
+    serve(config, desk=desk)
+    admin = read_admin_credentials(config)
+    assert give_order(config.server_address, admin, Order(act="resume")).said == "resume: done"
+    with pytest.raises(DapperError, match="the run is paused already"):
+        give_order(config.server_address, admin, Order(act="pause"))
+    assert give_order(config.server_address, admin, Order(act="status")).status.state == "waiting"
+    with pytest.raises(DapperError, match="orders are for the certificate of `admin` alone; this is that of `silo-1`"):
+        give_order(config.server_address, read_credentials(config, 1), Order(act="resume"))
+    assert desk.orders == ["resume", "pause"]
+    events = [json.loads(line)["event"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [event for event in events if event != "started"] == ["order", "order_refused", "refused", "refused"]

@@ -2,111 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from fedml_dapper.config import CheckInArgs, MayCallArgs, Settings, load_settings
+from fedml_dapper.config import CheckInArgs, MayCallArgs, load_settings
 from fedml_dapper.device.calling import MOST_SECONDS, _seconds_in
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import (
-    Agreement,
-    ClientSide,
-    Codec,
-    Experiment,
-    RunJournal,
-    Server,
-    build_experiment,
-    simulate,
-)
+from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment, simulate
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.methods import Downlink
-from fedml_dapper.platform.device_rounds import TOO_LATE, DevicePhase, DeviceRounds
-from fedml_dapper.secure_grpc import AnyMessage, Message
+from fedml_dapper.methods import Upload
+from fedml_dapper.platform.device_lives import LIVES_KEPT
+from fedml_dapper.platform.device_rounds import FAREWELL_SECONDS, STARTED_TWICE, TOO_LATE, DevicePhase
+from fedml_dapper.secure_grpc import Message
 
 from ..platform.processes import Silos
+from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
-
-COME_BACK_S = 10.0
-TIMEOUT_S = 100.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Trial:
-    """A server of devices without a network, and devices that say what a test has them say."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.clock = Clock()
-        self.server = Server(experiment)
-        assert self.server.checked_in is not None
-        self.server.checked_in._clock = self.clock
-        layout = experiment.method.problem.layout
-        journal = RunJournal(experiment, self.server, [])
-        journal.started()
-        codec = Codec(layout, Agreement.of(experiment))
-        self.rounds = DeviceRounds(experiment, self.server, codec, journal, self.clock)
-        self.experiment = experiment
-        self.codec = Codec(layout, Agreement.of(experiment))
-        self.clients = ClientSide(experiment)
-
-    def calls(self, rank: int) -> AnyMessage:
-        status = Message(say.CLIENT_STATUS, rank, 0)
-        status.add_params(say.STATUS, say.ONLINE)
-        status.add_params("version", "0.2.0")
-        status.add_params("schema", 5)
-        return self.rounds.answer(rank, status)
-
-    def reports(
-        self, task: AnyMessage, ticket: str | None = None, rank: int | None = None, payload: bytes | None = None
-    ) -> AnyMessage:
-        downlink, _ = self.codec.decode_downlink(task.get(say.MODEL), "a device")
-        assert isinstance(downlink, Downlink)
-        upload = self.clients.update(downlink, self.experiment.data_of(downlink.client_id))
-        report = Message(say.SEND_UPLOAD, rank or task.get_receiver_id(), 0)
-        report.add_params(say.MODEL, self.codec.encode(upload) if payload is None else payload)
-        report.add_params(say.TICKET, task.get(say.TICKET) if ticket is None else ticket)
-        return self.rounds.answer(report.get_sender_id(), report)
-
-    def turn(self) -> bool:
-        """Close the round if it is due."""
-        is_due = self.rounds.begin_closing()
-        if is_due:
-            self.rounds.close()
-        return is_due
-
-
-@pytest.fixture
-def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
-    def make(*overrides: str) -> Trial:
-        few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
-        settings = tiny_settings(*few, *overrides)
-        args = settings.dapper_args.model_copy(
-            update={
-                "round_timeout_s": TIMEOUT_S,
-                "min_clients_per_round": 2,
-                "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
-            }
-        )
-        values = settings.model_copy(update={"dapper_args": args}).model_dump()
-        values["common_args"]["training_type"] = "cross_device"
-        values["comm_args"] |= {"backend": "DAPPER_GRPC"}
-        values["comm_args"]["dapper_grpc"] = {"server_address": "localhost:1", "certificates": Path(".")}
-        return Trial(build_experiment(Settings.model_validate(values)))
-
-    return make
-
-
-def kinds(*answers: AnyMessage) -> list[object]:
-    return [answer.get_type() for answer in answers]
+from .trial import COME_BACK_S, TIMEOUT_S, Trial, kinds
 
 
 def test_a_round_opens_when_enough_are_there_and_asks_more_than_have_to_answer(trial: Callable[..., Trial]) -> None:
@@ -173,6 +88,34 @@ def test_a_device_that_calls_again_begins_anew_and_a_report_that_was_not_heard_c
     assert kinds(there.calls(3)) == [say.COME_BACK]
 
 
+def test_of_a_device_that_is_started_twice_the_later_process_goes_on(
+    trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    first = there.calls(3, "the first")
+    second = there.calls(3, "the second")
+    assert there.reports(first).get(say.REFUSED) == TOO_LATE
+    told = there.calls(3, "the first")
+    assert kinds(told) == [say.REFUSED]
+    assert told.get(say.REFUSED) == STARTED_TWICE
+    assert told.get(say.LIFE) == "the first"  # the other does not take it for itself
+    assert [record.message for record in caplog.records if "twice" in record.message] == [
+        "device 3 runs twice; the process that was started first is told to end"
+    ]
+    assert there.reports(second).get(say.REFUSED) is None
+    assert there.server.answered() == {2}
+    assert kinds(there.calls(3, "the second")) == [say.COME_BACK]
+
+
+def test_a_device_that_is_started_again_is_not_told_to_end(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    lives = [f"life {number}" for number in range(3 * LIVES_KEPT)]
+    assert kinds(*(there.calls(3, life) for life in lives)) == [say.COME_BACK] * len(lives)
+    assert kinds(there.calls(3, lives[-2])) == [say.REFUSED]
+
+
 def test_no_device_answers_for_another(trial: Callable[..., Trial]) -> None:
     there = trial()
     for rank in range(1, 7):
@@ -219,6 +162,126 @@ def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> N
     assert there.rounds.phase is DevicePhase.OVER
     assert not there.rounds.all_told()
     assert kinds(*(there.calls(rank) for rank in range(1, 7))) == [say.FINISH] * 6
+    assert there.rounds.all_told()
+
+
+def buffered(trial: Callable[..., Trial], *overrides: str) -> Trial:
+    """Five devices at work at a time, three of whose uploads close a round."""
+    check_in = CheckInArgs(over_selection=1.25, come_back_s=COME_BACK_S)
+    return trial("comm_round=9", *overrides, buffer_size=3, check_in=check_in)
+
+
+def test_a_round_closes_with_the_first_uploads_and_the_others_count_when_they_arrive(
+    trial: Callable[..., Trial],
+) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    record = there.closed()
+    assert (record.at_work, [client.client for client in record.clients]) == ({1: 1, 3: 1}, [0, 2, 4])
+    again = there.all_call(1, 3, 5)
+    assert list(there.server.round_clients()) == [0, 2, 4]  # five are at work again, two of them since round 1
+    for rank in (2, 4):
+        assert there.reports(tasks[rank]).get(say.REFUSED) is None
+    there.reports(again[1])
+    record = there.closed()
+    assert {client.client: client.begun for client in record.clients} == {0: None, 1: 1, 3: 1}
+    assert record.at_work == {2: 2, 4: 2}
+
+
+def test_late_uploads_of_devices_count_as_those_of_silos(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial, "client_num_per_round=4")
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (5, 2, 1):
+        there.reports(tasks[rank])
+    there.closed()
+    again = there.all_call(1, 2, 5)
+    for task in (tasks[3], again[5], again[2]):
+        there.reports(task)
+    there.closed()
+    silos = Server(there.experiment)
+    assert silos.checked_in is not None
+    for client_id in range(5):
+        silos.checked_in.note(client_id)
+    clients = ClientSide(there.experiment)
+    begun: dict[int, Upload] = {}
+    for arrivals in ((0, 1, 4), (1, 2, 4)):
+        for client_id in silos.round_clients():
+            downlink = silos.downlink(client_id)
+            begun[client_id] = clients.update(downlink, there.experiment.data_of(client_id))
+        for client_id in arrivals:
+            silos.receive(begun[client_id])
+        silos.close_round()
+    weights = there.server.state.weights
+    assert all(weights[name].equal(tensor) for name, tensor in silos.state.weights.items())
+
+
+def test_what_arrives_between_two_rounds_counts_in_the_next(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    assert there.rounds.begin_closing()
+    assert there.reports(tasks[2]).get(say.REFUSED) is None  # while the round is averaged
+    there.rounds.close()
+    assert there.reports(tasks[4]).get(say.REFUSED) is None  # while none is open
+    assert kinds(there.calls(4)) == [say.COME_BACK]  # and is not taken for one that lost its work
+    assert there.reports(tasks[1]).get(say.REFUSED) == TOO_LATE  # it has counted, and is said once more
+    there.all_call(1, 3, 5)
+    assert there.server.answered() == {1, 3}
+
+
+def test_a_device_at_work_that_calls_has_lost_its_work_and_begins_anew(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.calls(2)
+    assert there.server.at_work == {3: 1}
+    assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
+    there.all_call(1, 3, 5)
+    assert 1 in there.server.round_clients()
+
+
+def test_a_device_that_never_comes_back_is_not_at_work_for_ever(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.clock.now += TIMEOUT_S + 1
+    again = there.all_call(1, 3, 5, 6, 7)
+    assert there.server.at_work == {}
+    assert sorted(again) == [1, 3]  # few are enough after so long
+    assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
+
+
+def test_a_device_at_work_when_the_run_ends_is_waited_for_a_while(trial: Callable[..., Trial]) -> None:
+    there = trial("comm_round=1")
+    for rank in (6, 5, 4, 3, 2, 1):
+        there.calls(rank)
+    tasks = {rank: there.calls(rank) for rank in range(1, 6)}  # the sixth does not come for its task
+    for rank in range(1, 5):
+        there.reports(tasks[rank])
+    assert there.turn()
+    for rank in range(1, 5):
+        there.calls(rank)
+    there.clock.now += 2 * COME_BACK_S + 1
+    assert not there.rounds.all_told()
+    assert there.reports(tasks[5]).get(say.REFUSED) == TOO_LATE
+    assert kinds(there.calls(5)) == [say.FINISH]
+    assert there.rounds.all_told()
+
+
+def test_a_device_that_never_comes_back_does_not_keep_a_run_from_ending(trial: Callable[..., Trial]) -> None:
+    there = trial("comm_round=1")
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in range(1, 5):
+        there.reports(tasks[rank])
+    assert there.turn()
+    there.clock.now += FAREWELL_SECONDS
     assert there.rounds.all_told()
 
 
@@ -293,6 +356,65 @@ def test_what_a_device_cannot_use_is_said_before_it_calls(devices: Devices) -> N
 
 
 @pytest.mark.long
+def test_devices_at_work_when_a_round_closes_count_in_a_later_one(
+    devices: Devices, server: Callable[..., Silos]
+) -> None:
+    rounds = {"check_in": {"over_selection": 1.0, "come_back_s": 2.0}, "buffer_size": 2, "min_clients_per_round": 2}
+    devices.write("fedavg", "cross_device", dapper_args=rounds, train_args={"comm_round": 6})
+    running = server()
+    for rank in range(1, NUM_DEVICES + 1):
+        devices.start(rank)
+    assert running.wait(0, 200) == 0, running.output(0)
+    for rank, process in devices.processes.items():
+        assert process.wait(60) == 0, devices.output(rank)
+    lines = (running.run_dir / "ledger.jsonl").read_text().splitlines()[1:]
+    records = [RoundRecord.model_validate_json(line) for line in lines]
+    assert [len(record.clients) for record in records] == [2] * 6
+    begun = [client.begun for record in records for client in record.clients if client.begun is not None]
+    assert begun, "no upload came late"
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
+@pytest.mark.long
+def test_a_device_that_is_started_twice_ends_the_earlier_process_by_one_line(
+    devices: Devices, server: Callable[..., Silos]
+) -> None:
+    check_in = {"over_selection": 1.0, "come_back_s": 2.0}
+    devices.write("fedavg", "cross_device", dapper_args={"check_in": check_in, "min_clients_per_round": 3})
+    running = server()
+    port = int(devices.grpc["server_address"].rpartition(":")[2])
+    wait_until(lambda: is_listening(port))
+    asked = devices.folder / "asked"
+    asked.touch()
+    command = f"silo_args.may_call.command=bash -c 'echo >> {asked}'"
+    devices.start(1, "--set", command)
+    wait_until(lambda: len(asked.read_text()) >= 2)  # so its first call is over
+    earlier = devices.processes[1]
+    for rank in range(1, NUM_DEVICES + 1):
+        devices.start(rank)
+    assert running.wait(0, 200) == 0, running.output(0)
+    assert earlier.wait(60) == 2
+    assert devices.output(1).count(f"dapper-device: the server refuses this silo: {STARTED_TWICE}") == 1
+    assert devices.processes[1].wait(60) == 0
+    assert "device 1 runs twice; the process that was started first is told to end" in running.output(0)
+
+
+@pytest.mark.long
+def test_a_device_that_is_interrupted_says_how_it_goes_on(devices: Devices) -> None:
+    devices.write("fedavg", "cross_device")
+    devices.start(1)
+    wait_until(lambda: "the server does not answer" in devices.output(1), otherwise=lambda: devices.output(1))
+    devices.processes[1].terminate()
+    assert devices.processes[1].wait(60) == 130
+    last = devices.output(1).splitlines()[-1]
+    assert last == "dapper-device: interrupted; the same command goes on with what this device keeps"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["command", "program"])
 def test_devices_that_call_train_the_bits_of_one_process(
     devices: Devices, server: Callable[..., Silos], by: str
@@ -320,9 +442,5 @@ def test_devices_that_call_train_the_bits_of_one_process(
 
 def test_what_does_not_go_with_devices_is_one_line(devices: Devices) -> None:
     devices.write("fedavg", "cross_device")
-    for override, said in (
-        ("dapper_args.buffer_size=1", "cross_device does not go with dapper_args.buffer_size"),
-        ("backend=GRPC", "cross_device needs comm_args.backend DAPPER_GRPC"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            load_settings([devices.folder / "shared.yaml"], [override, "client_num_per_round=2"])
+    with pytest.raises(ConfigError, match=r"cross_device needs comm_args\.backend DAPPER_GRPC"):
+        load_settings([devices.folder / "shared.yaml"], ["backend=GRPC"])

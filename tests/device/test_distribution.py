@@ -87,10 +87,13 @@ def test_what_it_needs_is_enough_to_take_part(installed: Path, devices: Devices,
     assert server_process.wait(0) == 0, server_process.output(0) + devices.output(1)
     for rank, process in devices.processes.items():
         assert process.wait(300) == 0, devices.output(rank)
+    export = [*alone, "export", "runs/silo-1", "--format", "torchscript", "-o", "exported"]
+    subprocess.run(export, cwd=devices.folder, env=devices.environment | here, check=True)
+    assert (devices.folder / "exported" / "model.torchscript").is_file()
 
 
 @pytest.mark.long
 def test_it_holds_neither_fedml_s_room_nor_pages(installed: Path) -> None:
     rooms = {path.name for path in (installed / "fedml_dapper").iterdir()} - {"__pycache__"}
-    assert {"device", "federation", "secure_grpc"} <= rooms
+    assert {"deployment", "device", "federation", "secure_grpc"} <= rooms
     assert rooms.isdisjoint({"platform", "evaluation", "commands", "benches", "search", "export", "cli.py", "runs.py"})

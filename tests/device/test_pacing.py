@@ -15,7 +15,7 @@ from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MIB
 
 from ..line import Line
 from .answering import Answering, caller, saying
-from .test_cross_device import Clock
+from .trial import Clock
 
 
 class Slept:

@@ -234,7 +234,7 @@ def test_parts_that_do_not_go_on_where_the_others_end_are_refused(
 def test_an_upload_that_nobody_awaits_is_not_sent(
     config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
 ) -> None:
-    serve(config, tmp_path / "parts", lambda rank: None if rank == 2 else "it comes too late")
+    serve(config, tmp_path / "parts", not_awaited=lambda rank: None if rank == 2 else "it comes too late")
     with Line(port_of(config)) as line:
         with pytest.raises(NotAwaitedError, match="it comes too late"):
             caller(through(line, config), 1).call(saying("late", 1, bytes(LARGE)))

@@ -64,6 +64,15 @@ def test_a_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().err)["text"] == "round 3 is closed: 0 uploads, 2 absent, 2.0 s"
 
 
+def test_a_round_that_came_to_nothing_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    show_log("server", "json")
+    seconds = RoundSeconds(total=2.0, evaluation=0)
+    record = RoundRecord(round=3, scores=None, clients=(), rolled_back="nobody came in time", seconds=seconds)
+    RoundLines(TOP_1).round_finished(record)
+    text = json.loads(capsys.readouterr().err)["text"]
+    assert text == "round 3 is closed: 0 uploads, 0 absent, 2.0 s, model as before: nobody came in time"
+
+
 def test_a_round_s_line_has_the_task_s_own_figure_and_says_what_is_not_finite(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -171,6 +171,15 @@ def test_sums_under_masks_and_rounds_that_came_to_nothing_are_shown(make_run, ma
     assert "left the model as it was" not in plain
 
 
+def test_rounds_without_any_upload_are_counted(make_run, make_round, write):
+    nobody = {"rolled_back": "0 of the 2 uploads that min_clients_per_round asks for came in time", "clients": ()}
+    rounds = [make_round(1, 20.0, 10.0), make_round(2).model_copy(update=nobody), make_round(3, 30.0, 20.0)]
+    html = write(make_run(), rounds)
+    assert "1 round left the model as it was:" in html
+    assert "1 of the 3 rounds closed without any upload." in html
+    assert "without any upload" not in write(make_run(), rounds[:1])
+
+
 def test_labels_are_escaped(make_run, make_round, write):
     evil = "<script>alert('x')</script>"
     run = make_run(suite=evil, method=evil, notes=(evil,), settings={"data_args": {"dataset": evil}})

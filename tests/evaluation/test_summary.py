@@ -68,6 +68,12 @@ def test_untested_rounds_count_as_rounds_but_not_as_scores(make_run, make_round)
     )
 
 
+def test_rounds_without_any_upload_are_counted(make_run, make_round):
+    rounds = [make_round(1, 30, 50), *(make_round(n).model_copy(update={"clients": ()}) for n in (2, 3)), make_round(4)]
+
+    assert summarise(make_run(), rounds).empty_rounds == 2
+
+
 @pytest.mark.parametrize("numbers", [[], [1, 2]])
 def test_without_tested_rounds_there_is_no_accuracy(make_run, make_round, numbers):
     summary = summarise(make_run(), [make_round(number) for number in numbers])

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from fedml_dapper.deployment.sidecar import Port, Sidecar
 from fedml_dapper.errors import DataError
 from fedml_dapper.export import SIDECAR_NAME, predict, read_sidecar
-from fedml_dapper.export.sidecar import Port, Sidecar
 
 
 def sidecar(**changes: Any) -> Sidecar:

@@ -37,10 +37,12 @@ class CheckedIn(RoundFeature):
         self._clock = clock
         self._called: dict[int, float] = {}
         """When each device called last, by client id."""
+        self.last_call: float | None = None
+        """When any device called last, in seconds of the clock; None where none has."""
 
     def note(self, client_id: int) -> None:
         """Note that a device calls."""
-        self._called[client_id] = self._clock()
+        self._called[client_id] = self.last_call = self._clock()
 
     def present(self) -> set[int]:
         """Return the clients whose device has called lately, and forget the others."""

@@ -186,12 +186,30 @@ def round_of_model(path: Path) -> int | None:
     return None if about is None else about.round
 
 
-def load_model(path: Path | str) -> Backbone:
-    """Load the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """A model that was rebuilt from its file."""
 
-    It is on the CPU, in evaluation mode, and as narrow as the file's tensors are, with adapters merged where the file
-    has them so; neither data nor experiment file are needed. Code of a network of one's own is looked for where it was,
-    then beside ``path``.
+    file: ModelFile
+    origin: ModelOrigin
+    model: Backbone
+    """On the CPU, in evaluation mode."""
+    method: Method[Any]
+    """The method that trained it."""
+    plan: PruningPlan
+    """The part of the global model that it is."""
+
+
+def load_model(path: Path | str) -> Backbone:
+    """Load the network of a model file with its weights; see :func:`rebuild`."""
+    return rebuild(path).model
+
+
+def rebuild(path: Path | str) -> Rebuilt:
+    """Rebuild the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
+
+    It is as narrow as the file's tensors are, with adapters merged where the file has them so; neither data nor
+    experiment file are needed. Code of a network of one's own is looked for where it was, then beside ``path``.
 
     Raises:
         DataError: The file is of another kind, or of a version that did not write what is needed.
@@ -211,10 +229,10 @@ def load_model(path: Path | str) -> Backbone:
     model = None if plan is None else method.local_model(plan)
     if model is not None and not has_adapters(file.weights):
         model = merged(model)
-    if model is None or model.state_dict().keys() != file.weights.keys():
+    if plan is None or model is None or model.state_dict().keys() != file.weights.keys():
         raise DataError(f"{path} holds tensors that do not fit the network it names; it was changed")
     model.load_state_dict(file.weights)
-    return model.eval()
+    return Rebuilt(file, file.origin, model.eval(), method, plan)
 
 
 def _plan(

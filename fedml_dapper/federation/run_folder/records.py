@@ -341,6 +341,11 @@ class RoundRecord(Record):
     seconds: RoundSeconds
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the round closed without any upload."""
+        return not self.clients
+
+    @property
     def left_out(self) -> tuple[int, ...]:
         """Clients whose upload was screened out: they are among ``clients``, and nothing of their upload counted."""
         return tuple(client.client for client in self.clients if client.counted == 0)

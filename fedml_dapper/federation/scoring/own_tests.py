@@ -28,6 +28,10 @@ class OwnTests:
         """
         return self._edges.in_place_of(client_id for client_id in self._able if client_id not in at_work)
 
+    def has_tests(self, client_id: int) -> bool:
+        """Return whether a silo has announced test samples."""
+        return self._num_tests.get(client_id, 0) > 0
+
     def behind(self, edge: int) -> list[int]:
         """Return the silos with test samples that this edge serves, by client id."""
         return self._edges.among(self._able, edge)

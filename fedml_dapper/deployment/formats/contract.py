@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 
+from fedml_dapper.deployment.deployed import Deployed, InPositions
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.export.deployed import Deployed, InPositions
 from fedml_dapper.federation.run_folder.model_file import ModelOrigin
 from fedml_dapper.inputs import Inputs, mapped, repeated, tensors_of
 from fedml_dapper.models import Backbone

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from fedml_dapper.deployment.formats.contract import Format, Product, Runtime, runtime_of
 from fedml_dapper.errors import DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime, runtime_of
 from fedml_dapper.models.running import first_line
 
 

@@ -12,13 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedml_dapper.deployment.formats.contract import Format, Product, Runtime
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
-from fedml_dapper.process.extras import need
-
-_EXTRA = "fedml-dapper[export]"
+from fedml_dapper.process.extras import extra, need
 
 
 @contextmanager
@@ -43,7 +41,7 @@ class Onnx(Format):
     file_name = "model.onnx"
 
     def check_installed(self) -> None:
-        need("--format onnx", "onnx", "onnxscript", "onnxruntime", install=_EXTRA)
+        need("--format onnx", "onnx", "onnxscript", "onnxruntime", install=extra("export"))
 
     def write(self, product: Product, path: Path) -> None:
         program = product.program
@@ -68,7 +66,7 @@ class Onnx(Format):
         _strip(path)
 
     def read(self, path: Path) -> Runtime:
-        need(str(path), "onnxruntime", install=_EXTRA)
+        need(str(path), "onnxruntime", install=extra("export"))
         import onnxruntime  # noqa: PLC0415  # an extra
 
         options = onnxruntime.SessionOptions()

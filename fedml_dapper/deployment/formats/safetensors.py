@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Reference
-from fedml_dapper.export.deployed import Deployed
-from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.deployment.deployed import Deployed
+from fedml_dapper.deployment.formats.contract import Format, Product, Runtime
 from fedml_dapper.federation.run_folder.model_file import CODE, load_model, read_model, save_model
 from fedml_dapper.inputs import Inputs
 

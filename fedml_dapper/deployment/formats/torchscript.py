@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedml_dapper.deployment.formats.contract import TAKES_ONE_SIZE, Format, Product, Runtime, runtime_of
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import TAKES_ONE_SIZE, Format, Product, Runtime, runtime_of
 from fedml_dapper.inputs import tensors_of
 from fedml_dapper.models.running import first_line
 
