@@ -78,6 +78,12 @@ names_of_hosts() { # NAME: what the certificate of a server has to name; as befo
     echo "${names:1}"
 }
 
+dialled() { # what kits dial: HOST:PORT, an IPv6 address in brackets
+    local host=${hosts[0]:-localhost}
+    [[ $host != *:* ]] || host="[$host]"
+    echo "$host:$port"
+}
+
 kit() { # NAME RANK ROLE: what goes to that machine
     local place=kits/$1
     mkdir -p "$place/certs"
@@ -93,7 +99,7 @@ kit() { # NAME RANK ROLE: what goes to that machine
 comm_args:
   backend: DAPPER_GRPC
   dapper_grpc:
-    server_address: ${hosts[0]:-localhost}:$port
+    server_address: "$(dialled)"
     certificates: certs
 YAML
     fi
@@ -130,7 +136,7 @@ for rank in $(seq 1 "$silos"); do make "silo-$rank"; done
 for rank in ${edges[@]+"${edges[@]}"}; do make "edge-$rank"; done
 make admin
 if [[ -n $experiment ]] && grep -q '^[^#]*server_address:' "$experiment" &&
-    ! grep -q "^[^#]*server_address: *[\"']\?${hosts[0]}:$port\b" "$experiment"; then
-    echo "note: the kits dial ${hosts[0]}:$port, and ${experiment##*/} names another server_address; HOST and --port say what kits dial" >&2
+    ! grep -q "^[^#]*server_address: *[\"']\?$(dialled | sed 's/[].[]/\\&/g')\b" "$experiment"; then
+    echo "note: the kits dial $(dialled), and ${experiment##*/} names another server_address; HOST and --port say what kits dial" >&2
 fi
 echo "Certificates of a server (${hosts[*]}), $silos silos, ${#edges[@]} edges and an admin are in $folder, each with a kit in $folder/kits."

@@ -22,7 +22,7 @@ from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.files import xz
 from fedml_dapper.files.atomic import written_whole
-from fedml_dapper.methods import ClientContext, Memory
+from fedml_dapper.methods import ClientContext, Memory, as_sent
 from fedml_dapper.models import Backbone
 from fedml_dapper.randomness.seeding import Stream, torch_generator
 
@@ -113,7 +113,8 @@ def _models(experiment: Experiment, server: Server) -> Mapping[str, Backbone]:
 def _own_model(experiment: Experiment, server: Server, client_id: int) -> Backbone:
     memory = copy.deepcopy(server.memories.get(client_id, Memory()))
     context = ClientContext(experiment.profiles[client_id], experiment.clients[client_id], memory, experiment.device)
-    return experiment.method.personal_model(context, experiment.method.downlink(server.state, client_id))
+    downlink = as_sent(experiment.method.downlink(server.state, client_id), experiment.method.problem.layout)
+    return experiment.method.personal_model(context, downlink)
 
 
 def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config.addresses import join_address
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.config.section import check
 from fedml_dapper.operations.credentials import read_admin_credentials
@@ -42,7 +43,15 @@ def ask_server(host: str, certificates: Path, token_file: Path | None, order: Or
         DapperError: The server does not answer, or refuses.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own one-line messages
-    address = host if ":" in host else f"{host}:{PORT}"
+    address = _with_port(host)
     values = {"server_address": address, "certificates": certificates, "token_file": token_file}
     config = check(SecureGrpcConfig, values, where=f"the server {host}")
     return give_order(address, read_admin_credentials(config), order)
+
+
+def _with_port(host: str) -> str:
+    """Return HOST:PORT of HOST or HOST:PORT; an IPv6 address without a port may stand without brackets."""
+    if host.startswith("[") and host.endswith("]"):
+        return f"{host}:{PORT}"
+    is_bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
+    return join_address(host, PORT) if is_bare_ipv6 or ":" not in host else host

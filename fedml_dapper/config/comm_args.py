@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from fedml_dapper.config.addresses import Address, split_address
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
 from fedml_dapper.config.section import Section
 
@@ -41,16 +42,23 @@ class S3Config(Section):
     """URL of the store."""
 
 
-def _host_and_port(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ValueError(f"expected HOST:PORT, e.g. server.example.org:8890, found {address}")
-    return address
+ENVIRONMENT = "environment"
+
+
+def _proxy(text: str) -> str:
+    if text == ENVIRONMENT:
+        return text
+    scheme, slashes, address = text.rstrip("/").partition("://")
+    if scheme != "http" or not slashes:
+        raise ValueError(f"expected `{ENVIRONMENT}`, or http://HOST:PORT of a proxy, found {text}")
+    if "@" in address:
+        raise ValueError(f"a proxy's password belongs in the environment variable http_proxy; choose `{ENVIRONMENT}`")
+    split_address(address)
+    return f"http://{address}"
 
 
 FEDML_GRPC_HOLE = "CVE-2026-5536, GHSA-2fpx-xrc2-7qf3"
 """Public reports that FedML's gRPC unpickles messages."""
-Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
 class EdgeArgs(Section):
@@ -72,9 +80,10 @@ class SecureGrpcConfig(Section):
     """``comm_args.dapper_grpc``: our own gRPC between a server and silos that prove who they are (docs/security.md)."""
 
     server_address: Address
-    """HOST:PORT that silos dial; the server's certificate must name HOST."""
+    """HOST:PORT that silos dial, an IPv6 address in brackets; the server's certificate must name HOST."""
     listen_address: Address | None = None
-    """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port."""
+    """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port, and
+    [::]:PORT for IPv6 as well."""
     certificates: Path
     """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server``, ``silo-RANK`` or
     ``edge-RANK``."""
@@ -96,13 +105,22 @@ class SecureGrpcConfig(Section):
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """Largest message in MiB; a larger one is refused before anything of it is kept. A few times the model's size is
     enough."""
+    http_proxy: Annotated[str, AfterValidator(_proxy)] | None = None
+    """For silos and devices: HTTP proxy through which they reach the server, http://HOST:PORT, or ``environment`` for
+    the variables https_proxy, http_proxy and no_proxy; none when absent, and never to this machine itself."""
+    max_kib_per_s: float | None = Field(default=None, ge=8, allow_inf_nan=False)
+    """For silos and devices: most KiB a second that their messages take of the line, up, and as many down; no limit
+    when absent. A server cuts off devices that bring fewer than 4."""
+    max_parts_mb: int = Field(default=4096, ge=0, le=MAX_MESSAGE_MB)
+    """For servers and edges: most MiB of the round's large uploads that lie on the disk, so that one goes on where a
+    line broke. 0 keeps none, and each begins anew (docs/weak_devices.md)."""
     edges: tuple[EdgeArgs, ...] = ()
     """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
 
     @property
     def server_host(self) -> str:
         """HOST of ``server_address``."""
-        return self.server_address.rpartition(":")[0].strip("[]")
+        return split_address(self.server_address)[0]
 
     def name_of(self, rank: int) -> str:
         """Return the common name (CN) in the certificate of the process of this rank."""

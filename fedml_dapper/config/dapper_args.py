@@ -16,6 +16,7 @@ from fedml_dapper.config.section import Section
 
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
 Uplink = Literal["fp32", "fp16", "bf16", "int8"]
+Downlinked = Literal["fp32", "bf16", "int8"]
 BEYOND_FP16 = "weights beyond 65504 are too large for dapper_args.uplink fp16, and need bf16 or fp32"
 Importance = Literal["filters", "gains", "scaled_filters"]
 PersonalLayers = Literal["none", "statistics", "norms"]
@@ -175,6 +176,8 @@ class DapperArgs(Section):
     uplink: Uplink = "fp32"
     """Number format in which filters and matrices travel to the server; bf16 is off by at most 2^-8 of a weight, fp16
     by 2^-11, int8 by 1/127 of a filter's largest weight."""
+    downlink: Downlinked = "fp32"
+    """Number format in which they travel to clients, in the same sense; the server keeps fp32."""
     output_dir: Path = Path("runs")
     """Folder below which each run makes a folder of its own."""
     checkpoint_every: int = Field(default=5, ge=1, le=MAX_ROUNDS)

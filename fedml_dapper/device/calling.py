@@ -7,7 +7,6 @@ costs nothing. A server that is away is called again, less and less often.
 from __future__ import annotations
 
 import logging
-import random
 import shlex
 import subprocess
 import time
@@ -24,12 +23,21 @@ from fedml_dapper.device.retry import UnreachableError
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.federation import ClientSide, Codec, Experiment
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, reason_of
+from fedml_dapper.secure_grpc import (
+    AnyMessage,
+    Backoff,
+    Caller,
+    Message,
+    NotAwaitedError,
+    PartsError,
+    jittered,
+    reason_of,
+)
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 LAST_PAUSE_SECONDS = 600.0
-"""Pauses between calls of a server that is away; each is twice the one before."""
+"""Pauses between calls of a server that is away, about; each is twice the one before."""
 MOST_SECONDS = 24 * 3600.0
 """Longest time for which a server can send a device away."""
 COMMAND_SECONDS = 60.0
@@ -71,31 +79,40 @@ class CallingDevice:
             ConfigError: The server refuses this device, or its own command cannot be run.
             ProtocolError: The server says something that is none of this experiment.
         """
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
         while True:
             self._wait_until_it_may_call()
+            there = self._caller.there
             try:
                 answer = self._caller.call(self._talk.status(say.ONLINE))
                 if answer.get_type() == say.FINISH:
                     LOGGER.info("the run is over")
                     return
                 self._deal_with(answer)
-                pause = FIRST_PAUSE_SECONDS
-            except (grpc.RpcError, UnreachableError) as error:
+                backoff.begin_anew()
+            except (grpc.RpcError, UnreachableError, PartsError) as error:
+                if self._caller.there != there:  # a bad line, by which a model comes part by part
+                    backoff.begin_anew()
+                pause = backoff.pause()
                 LOGGER.info("the server does not answer (%s); calling again in %.0f s", reason_of(error), pause)
-                self._sleep(_jittered(pause))
-                pause = min(2 * pause, LAST_PAUSE_SECONDS)
+                self._sleep(pause)
 
     def send_message(self, message: AnyMessage) -> None:
         """Say ``message`` to the server; that it does not count goes to the log."""
-        answer = self._caller.call(message)
-        refused = answer.get(say.REFUSED)
+        try:
+            refused = self._caller.call(message).get(say.REFUSED)
+        except NotAwaitedError as error:
+            refused = str(error)
         if refused is not None:
             LOGGER.warning("the server does not count this answer: %s", printable(str(refused)))
 
     def queued(self, message_type: Any) -> Sequence[AnyMessage]:
         """Return nothing: the server says nothing unasked."""
         return ()
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large upload the server has."""
+        return self._caller.delivered()
 
     def _deal_with(self, answer: AnyMessage) -> None:
         kind = answer.get_type()
@@ -104,10 +121,10 @@ class CallingDevice:
         elif kind == say.REFUSED:
             self._talk.take_refusal(answer)
         elif kind == say.COME_BACK:
-            self._sleep(_jittered(_seconds_in(answer)))
+            self._sleep(jittered(_seconds_in(answer)))
         else:
             LOGGER.warning("dropped an answer of unknown type %.60r", str(kind))
-            self._sleep(_jittered(LAST_PAUSE_SECONDS))
+            self._sleep(jittered(LAST_PAUSE_SECONDS))
 
     def _wait_until_it_may_call(self) -> None:
         has_waited = False
@@ -146,11 +163,6 @@ def _seconds_in(answer: AnyMessage) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
         raise ProtocolError(f"the server wants to be called again after {seconds!s:.20} seconds")
     return min(float(seconds), MOST_SECONDS)
-
-
-def _jittered(seconds: float) -> float:
-    """Return about so many seconds, so that devices that were told the same do not call at the same moment."""
-    return seconds * random.uniform(0.8, 1.2)
 
 
 def _minute_of_the_day() -> int:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fedml_dapper.config import BEYOND_FP16
 from fedml_dapper.device.introduction import introduce
-from fedml_dapper.device.keeping import Keeping
+from fedml_dapper.device.keeping import Answer, Keeping
 from fedml_dapper.device.retry import send_with_retries
 from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
@@ -30,6 +30,9 @@ class Line(Protocol):
 
     def queued(self, message_type: Any) -> Sequence[AnyMessage]:
         """Return the messages of this type that wait behind the present one."""
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message are there."""
 
 
 class Conversation:
@@ -108,6 +111,9 @@ class Conversation:
             return
         _note_refusal_before(downlink, message)
         self._keeping.received(downlink)
+        if (answer := self._keeping.answer_to(message.get(say.MODEL))) is not None:
+            self._give_again(answer, downlink, message)
+            return
         upload = self._trained(downlink, memory)
         if self._line.queued(say.FINISH):
             LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
@@ -117,7 +123,9 @@ class Conversation:
             self._send_upload(self._sums.ready(upload, downlink), message)
         else:
             trained = None if memory is None else self._clients.memories.pop(downlink.client_id)
-            self._send_upload(self._codec.encode(upload, trained), message, upload.num_samples)
+            answer = Answer(self._codec.encode(upload, trained), upload.num_samples, self._memory_of(downlink))
+            self._keeping.answering(message.get(say.MODEL), downlink.round, answer)
+            self._send_upload(answer.upload, message, answer.num_samples)
         self._keeping.heard(downlink)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 
@@ -141,13 +149,22 @@ class Conversation:
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own
             LOGGER.info("the server left before this client could say goodbye: %s", reason_of(error))
 
+    def _give_again(self, answer: Answer, downlink: Downlink, request: AnyMessage) -> None:
+        """Answer as an earlier process did, which was ended before the server had heard all of it."""
+        LOGGER.info("client %d: round %d was trained before; its upload goes on", downlink.client_id, downlink.round)
+        self._rewind.memory_for(downlink.round, self._memory_of(downlink))
+        self._clients.memories[downlink.client_id] = answer.memory
+        self._send_upload(answer.upload, request, answer.num_samples)
+        self._keeping.heard(downlink)
+
+    def _memory_of(self, downlink: Downlink) -> Memory:
+        return self._clients.memories.get(downlink.client_id, Memory())
+
     def _trained(self, downlink: Downlink, memory: Memory | None) -> Upload:
         """Run the local update from the ``memory`` that came with the model; a silo's stays with the silo."""
-        memories = self._clients.memories
         if memory is None:
-            own = memories.get(downlink.client_id, Memory())
-            memory = self._rewind.memory_for(downlink.round, own)
-        memories[downlink.client_id] = memory
+            memory = self._rewind.memory_for(downlink.round, self._memory_of(downlink))
+        self._clients.memories[downlink.client_id] = memory
         return self._train(downlink)
 
     def _warn_if_not_finite(self, upload: Upload) -> None:
@@ -206,7 +223,7 @@ class Conversation:
 
     def _send_until_heard(self, message: AnyMessage) -> None:
         give_up_after_s = self._experiment.settings.dapper_args.round_timeout_s
-        send_with_retries(self._line.send_message, message, self._rank, give_up_after_s)
+        send_with_retries(self._line.send_message, message, self._rank, give_up_after_s, self._line.delivered)
 
 
 def _note_refusal_before(downlink: Downlink, message: AnyMessage) -> None:

@@ -62,6 +62,10 @@ class EventLoop(ABC):
         with self._events.mutex:
             return [message for kind, message in self._events.queue if kind == message_type]
 
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message the other side has."""
+        return self.com_manager.delivered()
+
     def call(self, work: Callable[[], str]) -> Future[str]:
         """Call ``work`` on the loop's thread; safe to use from any thread.
 

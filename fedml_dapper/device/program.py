@@ -23,7 +23,7 @@ from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Su
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.process.freed_memory import give_back_freed_memory
-from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, SecureSilo, Transport
+from fedml_dapper.secure_grpc import PARTS_NAME, AnyMessage, Caller, Message, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -102,7 +102,10 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     keeping.recall(rank - 1)
     LOGGER.info("training with %d threads", torch.get_num_threads())
     if settings.common_args.training_type == "cross_device":
-        CallingDevice(experiment, clients, codec, rank, Caller(config, credentials, rank), keeping).run()
+        caller = Caller(config, credentials, rank, folder / PARTS_NAME)
+        CallingDevice(experiment, clients, codec, rank, caller, keeping).run()
+        caller.forget()
+        keeping.forget_answer()
         return
     sums: SiloInSums | None = None
     if experiment.sums_in_secret:
@@ -110,8 +113,11 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
         noted = settings.dapper_args.output_dir if output is None else output
         sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, noted)
     give_up_after_s = settings.dapper_args.round_timeout_s
-    transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
+    dialled = config.config_for_silo(rank)
+    transport = SecureSilo(dialled, credentials, rank, give_up_after_s, folder=folder / PARTS_NAME)
     Device(experiment, clients, codec, sums, rank, transport, keeping).loop()
+    transport.forget()
+    keeping.forget_answer()
 
 
 def _make(folder: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.secure_grpc import reason_of
+from fedml_dapper.secure_grpc import Backoff, reason_of
 from fedml_dapper.secure_grpc.message import AnyMessage
 
 LOGGER = logging.getLogger(__name__)
@@ -20,32 +20,42 @@ class UnreachableError(DapperError):
 
 
 def send_with_retries(
-    send: Callable[[AnyMessage], None], message: AnyMessage, rank: int, give_up_after_s: float
+    send: Callable[[AnyMessage], None],
+    message: AnyMessage,
+    rank: int,
+    give_up_after_s: float,
+    delivered: Callable[[], int],
 ) -> None:
     """Send a message, and try again with growing pauses while the server cannot be reached.
+
+    The pauses begin anew whenever a large message has come further, on a line that breaks again and again.
 
     Args:
         send: Sends the message, or raises the transport's error.
         message: What is sent.
         rank: The sender, for errors.
         give_up_after_s: For how many seconds to try.
+        delivered: Tells how many bytes of a large message are there.
 
     Raises:
         UnreachableError: The server was not reached in time.
         DapperError: Trying again would not help.
     """
     end = time.monotonic() + give_up_after_s
-    pause = FIRST_RETRY_SECONDS
+    backoff = Backoff(FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
     while True:
+        before = delivered()
         try:
             send(message)
         except DapperError:  # trying again would not help
             raise
         except Exception as error:  # each transport has errors of its own
+            if delivered() > before:
+                backoff.begin_anew()
+            pause = backoff.pause()
             if time.monotonic() + pause > end:
                 raise UnreachableError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error
             LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
             time.sleep(pause)
-            pause = min(2 * pause, LAST_RETRY_SECONDS)
         else:
             return

@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.datasets import ClientData, ClientSamples, unlabelled_pictures
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.run_folder.finished import FinishedRun
-from fedml_dapper.methods import ClientContext, renew_statistics
+from fedml_dapper.methods import ClientContext, as_sent, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone
 
@@ -158,7 +158,8 @@ def _own(run: FinishedRun, client: int, level: int | None) -> Subject:
             " trained, or the checkpoint was removed"
         )
     context = ClientContext(profile, run.experiment.data_of(client), run.memories[client].snapshot())
-    model = run.method.personal_model(context, run.method.downlink(run.state, client)).to(CPU).eval()
+    downlink = as_sent(run.method.downlink(run.state, client), run.method.problem.layout)
+    model = run.method.personal_model(context, downlink).to(CPU).eval()
     slim = run.method.slims and profile.ratio > 0
     return Subject(
         model, f"client {client}'s own model", profile.level if slim else None, profile.ratio if slim else 0.0, client

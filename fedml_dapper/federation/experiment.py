@@ -362,6 +362,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         ratios=settings.dapper_args.levels.ratios,
         budgets=settings.dapper_args.levels.budgets,
         uplink=settings.dapper_args.uplink,
+        downlink=settings.dapper_args.downlink,
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
         personal_layers=settings.dapper_args.personal_layers,

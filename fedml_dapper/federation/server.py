@@ -110,6 +110,7 @@ class Server(Collector):
         before = self._start_of(upload.client_id)
         self._check_awaited(upload, before)
         self._check.check_parts(before, upload)
+        upload = self._down.since(self._method.downlink(before, upload.client_id), upload)
         self._check_values(before, upload)
         if any(feature.drops(upload.client_id) for feature in self._features):
             self._round.set_aside(upload.client_id)

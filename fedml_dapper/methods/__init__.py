@@ -32,6 +32,7 @@ from fedml_dapper.methods.contract import (
     TrainingMetrics,
     Upload,
     as_received,
+    as_sent,
     payload_bytes,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
@@ -84,6 +85,7 @@ __all__ = [
     "TrainingMetrics",
     "Upload",
     "as_received",
+    "as_sent",
     "build_method",
     "effective_params",
     "payload_bytes",

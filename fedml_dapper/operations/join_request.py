@@ -12,6 +12,7 @@ import ssl
 import grpc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedml_dapper.config.addresses import split_address
 from fedml_dapper.errors import DapperError, ProtocolError, printable
 
 SERVICE = "fedml_dapper.Joining"
@@ -67,9 +68,8 @@ def fetch_authority(address: str) -> bytes:
     Raises:
         DapperError: Nobody answers there, or in another way.
     """
-    host, _, port = address.rpartition(":")
     try:
-        shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=CALL_SECONDS)
+        shown = ssl.get_server_certificate(split_address(address), timeout=CALL_SECONDS)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DapperError(f"nobody answers at {address} as `fedml-dapper silos enroll` would: {reason}") from error

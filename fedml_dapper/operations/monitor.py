@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import SHUT_RDWR, socket
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fedml_dapper.config.addresses import join_address
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations.status import STATES, ServerStatus
 
@@ -40,11 +41,12 @@ class Monitor:
         try:
             self._server = _Server((host, port), read, registry, stalled_after_s)
         except OSError as error:
+            reason = error.strerror or error
             raise ConfigError(
-                f"comm_args.dapper_grpc.monitor_port: cannot listen on {host}:{port}: {error.strerror or error}"
+                f"comm_args.dapper_grpc.monitor_port: cannot listen on {join_address(host, port)}: {reason}"
             ) from error
         threading.Thread(target=self._server.serve_forever, name="monitor", daemon=True).start()
-        LOGGER.info("health and metrics: http://%s:%d/health, /metrics", host, port)
+        LOGGER.info("health and metrics: http://%s/health, /metrics", join_address(host, port))
 
     def close(self) -> None:
         """Stop answering, and close the port."""
@@ -113,6 +115,7 @@ class _Server(ThreadingHTTPServer):
         self.registry = registry
         self.stalled_after_s = stalled_after_s
         self._places = threading.BoundedSemaphore(MAX_REQUESTS)
+        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, _Handler)
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:

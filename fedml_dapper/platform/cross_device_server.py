@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, Codec, RunJournal, Server
@@ -15,7 +16,7 @@ from fedml_dapper.platform.device_desk import DeviceDesk
 from fedml_dapper.platform.device_rounds import DeviceRounds
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import open_monitor
-from fedml_dapper.secure_grpc import CallServer, OrderCalls
+from fedml_dapper.secure_grpc import PARTS_NAME, CallServer, OrderCalls
 
 LOGGER = logging.getLogger(__name__)
 TURN_SECONDS = 0.05
@@ -47,12 +48,12 @@ class CrossDeviceServer(AlgorithmFlow):
         try:
             journal.started()
             rounds = DeviceRounds(self.experiment, aggregator.server, self._codec, journal)
-            asyncio.run(self._serve(rounds, aggregator.server))
+            asyncio.run(self._serve(rounds, aggregator.server, run_dir))
         finally:
             journal.finished()
         self._close(run_dir, aggregator.server.whole_model())
 
-    async def _serve(self, rounds: DeviceRounds, server: Server) -> None:
+    async def _serve(self, rounds: DeviceRounds, server: Server, run_dir: Path) -> None:
         settings = self.experiment.settings
         board = StatusBoard()
         monitor = open_monitor(self._args, 0, board, settings.dapper_args.round_timeout_s)
@@ -60,7 +61,11 @@ class CrossDeviceServer(AlgorithmFlow):
         credentials = CredentialFiles(self._config, 0)
         desk = DeviceDesk(rounds, server, self._config, settings.train_args.comm_round, board)
         num_devices = settings.train_args.client_num_in_total
-        calls = CallServer(self._config, credentials, num_devices, desk.answer, audit, OrderCalls(desk, audit))
+        folder = run_dir / PARTS_NAME
+        orders = OrderCalls(desk, audit)
+        calls = CallServer(
+            self._config, credentials, num_devices, desk.answer, audit, orders, folder, rounds.not_awaited
+        )
         desk.strangers = lambda: calls.refused_strangers
         await calls.start()
         looking = asyncio.create_task(calls.look_at_files())
@@ -73,6 +78,8 @@ class CrossDeviceServer(AlgorithmFlow):
                 desk.on_turn()
                 if rounds.begin_closing():
                     await asyncio.to_thread(rounds.close)
+                    busy = [client_id + 1 for client_id in server.at_work]
+                    await asyncio.to_thread(calls.forget_parts, busy)
         finally:
             looking.cancel()
             await calls.stop()

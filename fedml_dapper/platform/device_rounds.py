@@ -128,6 +128,12 @@ class DeviceRounds:
             return self._take_measurement(rank, message)
         raise ProtocolError(f"a device sends no message of type {str(kind)[:60]!r}")
 
+    def not_awaited(self, rank: int) -> str | None:
+        """Return why an upload of the device of this ``rank`` would be of no use; None where one is awaited."""
+        client_id = rank - 1
+        counts = self.phase is DevicePhase.TRAINING or self._may_defer(client_id)
+        return None if counts and client_id in self._tickets.holders() else TOO_LATE
+
     # Calls
 
     def _check_in(self, rank: int, message: AnyMessage) -> AnyMessage:

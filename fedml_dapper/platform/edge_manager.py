@@ -282,7 +282,8 @@ class DapperEdgeManager(RoundManager):
 
     def _tell_server(self, message: Message) -> None:
         give_up_after_s = self._experiment.settings.dapper_args.round_timeout_s
-        send_with_retries(self._upwards.send_message, message, self._own_rank, give_up_after_s)
+        upwards = self._upwards
+        send_with_retries(upwards.send_message, message, self._own_rank, give_up_after_s, upwards.delivered)
 
 
 class _ServerObserver(Observer):  # type: ignore[misc]  # fedml is untyped

@@ -41,7 +41,7 @@ from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
 from fedml_dapper.platform.summing import Summing
 from fedml_dapper.platform.transports import open_downwards, open_transport
-from fedml_dapper.secure_grpc import Transport
+from fedml_dapper.secure_grpc import PARTS_NAME, Transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -78,7 +78,8 @@ class DapperServerManager(RoundManager):
 
         def connect(audit: AuditLog) -> Transport:
             if args.backend == "DAPPER_GRPC":
-                return open_downwards(args, 0, processes, audit, self)
+                folder = None if journal.run_dir is None else journal.run_dir / PARTS_NAME
+                return open_downwards(args, 0, processes, audit, self, folder)
             return open_transport(args, comm, 0, len(processes))
 
         super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm=comm)

@@ -61,6 +61,10 @@ class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Do nothing: this transport stores no messages."""
 
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
+
 
 class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is untyped
     """FedML's MPI, which waits for messages instead of polling, and can stop with messages still queued."""
@@ -81,6 +85,10 @@ class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is u
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Do nothing: this transport stores no messages."""
+
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
 
 
 class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # fedml is untyped
@@ -106,6 +114,10 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
             keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
             if keys:
                 storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+
+    def delivered(self) -> int:
+        """Return 0: a message arrives whole or not at all."""
+        return 0
 
 
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> Transport:
@@ -169,11 +181,17 @@ def open_monitor(args: Arguments, rank: int, board: StatusBoard, stalled_after_s
     return Monitor(config.monitor_host, config.monitor_port, board.read, stalled_after_s)
 
 
-def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk) -> SecureServer:
-    """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC."""
+def open_downwards(
+    args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk, folder: Path | None = None
+) -> SecureServer:
+    """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC.
+
+    Large messages are kept in ``folder`` until their round is over; they travel whole if it is None.
+    """
     config = _secure_grpc(args)
     names = {caller: config.name_of(caller) for caller in callers}
-    return SecureServer(config.served_by(rank), CredentialFiles(config, rank), names, audit, desk)
+    credentials = CredentialFiles(config, rank)
+    return SecureServer(config.served_by(rank), credentials, names, audit, desk, folder=folder)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

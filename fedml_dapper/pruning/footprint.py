@@ -48,9 +48,9 @@ def footprint(
         parameters=count_parameters(layout, widths, skipped),
         macs=count_macs(layout, widths, skipped),
         bytes_up=count_bytes(layout, widths, unsliced, unsent, layout.uplink) + bitmap,
-        bytes_down=count_bytes(layout, widths, unsliced, unsent) + bitmap
+        bytes_down=count_bytes(layout, widths, unsliced, unsent, layout.downlink) + bitmap
         if slim_downlink
-        else count_bytes(layout, {}, (), personal),
+        else count_bytes(layout, {}, (), personal, layout.downlink),
     )
 
 
@@ -71,11 +71,11 @@ def count_bytes(
     widths: Widths,
     unsliced: Collection[str] = (),
     skipped: Collection[str] = (),
-    uplink: Uplink = "fp32",
+    kind: Uplink = "fp32",
 ) -> int:
     """Count the bytes of what travels of the state dict, buffers included, without the tensors named in ``skipped``."""
     return sum(
-        travelling_bytes(spec.shape if name in unsliced else spec.shape_at(widths), spec, uplink)
+        travelling_bytes(spec.shape if name in unsliced else spec.shape_at(widths), spec, kind)
         for name, spec in layout.tensors.items()
         if name not in skipped and not spec.frozen
     )

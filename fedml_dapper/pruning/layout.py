@@ -137,6 +137,8 @@ class ChannelLayout:
     tensors: Mapping[str, TensorSpec]
     uplink: Uplink = "fp32"
     """Number format in which tensors travel to the server."""
+    downlink: Uplink = "fp32"
+    """Number format in which they travel to clients."""
     importance: Importance = "filters"
     """What the importance of standardised filters is computed from."""
     products: Mapping[str, TensorSpec] = field(default_factory=dict)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.errors import ConfigError, ProtocolError, printable
+from fedml_dapper.errors import ConfigError, DataError, ProtocolError, printable
 from fedml_dapper.operations import AuditLog, Membership, MembershipFile, RateLimiter
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.operations.orders import STEER
@@ -27,11 +29,13 @@ from fedml_dapper.secure_grpc.authenticator import (
     shown_certificate,
     shown_token,
 )
-from fedml_dapper.secure_grpc.endpoint import CALL, SERVER_OPTIONS, SERVICE
+from fedml_dapper.secure_grpc.endpoint import CALL, OFFER, SERVER_OPTIONS, SERVICE
+from fedml_dapper.secure_grpc.going_on import Taker, frames_to_send, read_offer
 from fedml_dapper.secure_grpc.handshakes import tls_of
 from fedml_dapper.secure_grpc.message import AnyMessage
 from fedml_dapper.secure_grpc.order_calls import OrderCalls
-from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, Payload, read_envelope
+from fedml_dapper.secure_grpc.parcel import MIB, Envelope, Numbering, Parcel, Payload, check_size, read_envelope
+from fedml_dapper.secure_grpc.parts import PartFolder, PartsError
 from fedml_dapper.secure_grpc.server import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 
 LOGGER = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ SLOWEST_SECONDS = 30.0
 SLOWEST_BYTES_PER_SECOND = 4000.0
 """Time that an upload may take, and speed below which it is cut off: slow ones would keep others waiting."""
 GRACE_SECONDS = 2.0
+_T = TypeVar("_T")
 
 
 class CallServer:
@@ -61,6 +66,8 @@ class CallServer:
         answer: Answers a message of the device of a rank, in no time; its :class:`ProtocolError` refuses the call.
         audit: Log of refusals.
         orders: Has operators' orders carried out; without it there are none.
+        folder: Where a round's large uploads are kept, also for the next process; they travel whole if None.
+        not_awaited: Says of the device of a rank why an upload of it would be of no use; None where it is awaited.
     """
 
     def __init__(
@@ -71,6 +78,8 @@ class CallServer:
         answer: Callable[[int, AnyMessage], AnyMessage],
         audit: AuditLog,
         orders: OrderCalls | None = None,
+        folder: Path | None = None,
+        not_awaited: Callable[[int], str | None] = lambda rank: None,
     ) -> None:
         self._address = config.listen_address or config.server_address
         self._max_payload_bytes = config.max_message_mb * MIB
@@ -78,6 +87,8 @@ class CallServer:
         self._num_devices = num_devices
         self._answer = answer
         self._audit = audit
+        self._not_awaited = not_awaited
+        self._parts = PartFolder(folder, 0 if folder is None else config.max_parts_mb * MIB)
         self._orders = orders
         self.refused_strangers = 0
         """Calls with certificates that are no device's."""
@@ -90,7 +101,10 @@ class CallServer:
         self._members_file = None if config.members_file is None else MembershipFile(config.members_file)
         self._members: Membership | None = None if self._members_file is None else self._members_file.read()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-        handlers = {CALL: grpc.stream_stream_rpc_method_handler(self._call)}
+        handlers = {
+            OFFER: grpc.stream_unary_rpc_method_handler(self._take_offer),
+            CALL: grpc.stream_stream_rpc_method_handler(self._call),
+        }
         if orders is not None:
             handlers[STEER.rpartition("/")[2]] = grpc.stream_stream_rpc_method_handler(self._steer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -123,32 +137,55 @@ class CallServer:
             if self._members_file is not None:
                 self._members = await asyncio.to_thread(self._members_file.read)
 
+    def forget_parts(self, busy: Collection[int] = ()) -> None:
+        """Delete what has come of uploads, when their round is closed, but of devices that are ``busy`` (ranks)."""
+        self._parts.forget(busy)
+
+    async def _take_offer(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> bytes:
+        """Say how much of an upload is there already, which a device is about to deliver."""
+        async with self._answering(context):
+            rank = self._admitted(context)
+            with self._counted(rank):
+                offer = read_offer(await self._in_time(_first(requests), SLOWEST_SECONDS, rank))
+                check_size(offer.size, self._max_payload_bytes)
+                refused = self._not_awaited(rank)
+                held = None if refused is not None else await asyncio.to_thread(self._parts.begin, rank, offer.whole)
+        return Taker(held=held, refused=refused).model_dump_json(exclude_defaults=True).encode()
+
     async def _call(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> AsyncIterator[bytes]:
-        try:
+        async with self._answering(context):
             rank = self._admitted(context)
             with self._counted(rank):
                 message = await self._read(frames, rank)
                 self._check_admitted(context)  # once more, as it may have been struck off the list meanwhile
-                for frame in self._numbering.parcel(self._answer(rank, message)).frames():
+                parcel = self._numbering.parcel(self._answer(rank, message))
+                metadata = context.invocation_metadata() or ()
+                for frame in await asyncio.to_thread(frames_to_send, parcel, metadata):
                     yield frame
+
+    @asynccontextmanager
+    async def _answering(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[None]:
+        """End a call that fails with the gRPC status for its error."""
+        try:
+            yield
         except RefusedError as refusal:
             await self._refuse(context, refusal.status, str(refusal))
         except ProtocolError as error:
             await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except (PartsError, DataError) as error:
+            await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     async def _steer(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> AsyncIterator[bytes]:
         assert self._orders is not None
-        try:
+        async with self._answering(context):
             self._check_admitted(context)
             yield await self._orders.answer(frames, context)
-        except RefusedError as refusal:
-            await self._refuse(context, refusal.status, str(refusal))
-        except ProtocolError as error:
-            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> int:
         """Return the rank of the device that calls; raise :class:`RefusedError` where it may not call now."""
@@ -190,19 +227,36 @@ class CallServer:
 
     async def _read(self, frames: AsyncIterator[bytes], rank: int) -> AnyMessage:
         """Read a device's message; raise :class:`ProtocolError` where it is malformed, or speaks for another."""
-        try:
-            first = await asyncio.wait_for(_first(frames), SLOWEST_SECONDS)
-            envelope = read_envelope(iter([first]), self._max_payload_bytes)
-            if (envelope.sender, envelope.receiver) != (rank, 0):
-                raise ProtocolError(f"device {rank} sent a message from {envelope.sender} to {envelope.receiver}")
+        first = await self._in_time(_first(frames), SLOWEST_SECONDS, rank)
+        envelope = read_envelope(iter([first]), self._max_payload_bytes)
+        if (envelope.sender, envelope.receiver) != (rank, 0):
+            raise ProtocolError(f"device {rank} sent a message from {envelope.sender} to {envelope.receiver}")
+        if envelope.digest and (reason := self._not_awaited(rank)) is not None:
+            raise PartsError(reason)
+        allowed_s = SLOWEST_SECONDS + (envelope.payload_bytes - envelope.begins_at) / SLOWEST_BYTES_PER_SECOND
+        async with self._payloads if envelope.payload_bytes else nullcontext():
+            payload = await self._in_time(self._collected(frames, envelope, rank), allowed_s, rank)
+        return Parcel(envelope, payload).message()
+
+    async def _collected(self, frames: AsyncIterator[bytes], envelope: Envelope, rank: int) -> bytes:
+        """Return the payload of a message, whose parts are kept on the disk."""
+        if not envelope.digest:
             payload = Payload(envelope)
-            allowed_s = SLOWEST_SECONDS + envelope.payload_bytes / SLOWEST_BYTES_PER_SECOND
-            async with self._payloads if envelope.payload_bytes else nullcontext():
-                await asyncio.wait_for(_collect(frames, payload), allowed_s)
+            async for frame in frames:
+                payload.add(frame)
+            return payload.whole()
+        with self._parts.arriving(rank, envelope) as arriving:
+            async for frame in frames:  # written at once: a copy into the system's cache takes less than another thread
+                arriving.add(frame)
+            return await asyncio.to_thread(arriving.whole)
+
+    async def _in_time(self, work: Awaitable[_T], seconds: float, rank: int) -> _T:
+        """Return the result of ``work``; raise :class:`RefusedError` where a device keeps it waiting."""
+        try:
+            return await asyncio.wait_for(work, seconds)
         except asyncio.TimeoutError as error:
             reason = f"device {rank} delivers more slowly than {SLOWEST_BYTES_PER_SECOND / 1000:g} kB a second"
             raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
-        return Parcel(envelope, payload.whole()).message()
 
     async def _refuse(
         self, context: grpc.aio.ServicerContext[bytes, bytes], status: grpc.StatusCode, reason: str
@@ -211,11 +265,6 @@ class CallServer:
             LOGGER.warning("refused a call: %s", reason)
             self._audit.record("refused", reason=reason)
         await context.abort(status, reason)
-
-
-async def _collect(frames: AsyncIterator[bytes], payload: Payload) -> None:
-    async for frame in frames:
-        payload.add(frame)
 
 
 async def _first(frames: AsyncIterator[bytes]) -> bytes:

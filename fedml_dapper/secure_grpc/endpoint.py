@@ -14,6 +14,8 @@ from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
 SERVICE = "fedml_dapper.Federation"
 DELIVER = "Deliver"
 FETCH = "Fetch"
+OFFER = "Offer"
+"""Name of the call by which a silo or device asks how much of a large payload is there already."""
 CALL = "Call"
 """Name of the call by which a device says something and is answered at once."""
 TRY_UP = "TryUp"
@@ -42,10 +44,11 @@ SERVER_OPTIONS = (
 )
 SILO_OPTIONS = (
     *OPTIONS,
-    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
+EVEN_OPTIONS = (("grpc.http2.bdp_probe", 0),)
+"""With a limit of speed: gRPC reads no more ahead than one frame, or a whole model could come at once."""
 TOKEN_KEY = "authorization"
 WELCOME = ("fedml-dapper", "welcome")
 """Metadata that the server sends at once when it accepts a silo's call to fetch, which may then wait for long."""
@@ -85,6 +88,10 @@ class Endpoint:
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Do nothing: this transport stores no messages."""
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest message are known to have arrived before all of it has; 0 here."""
+        return 0
 
     def _notify(self, message: Message) -> None:
         for observer in self._observers:

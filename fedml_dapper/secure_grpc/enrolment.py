@@ -14,6 +14,7 @@ import grpc
 from cryptography import x509
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config.addresses import join_address
 from fedml_dapper.config.section import check
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.operations.credentials import read_credentials
@@ -52,7 +53,7 @@ class EnrolmentService:
     def __init__(self, certificates: Path, address: str, registrar: Registrar) -> None:
         self._registrar = registrar
         host = hosts_of_server(certificates)[0]
-        dialled = f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
+        dialled = join_address(host, address.rpartition(":")[2])
         values = {"server_address": dialled, "listen_address": address, "certificates": certificates}
         config = check(SecureGrpcConfig, values, where=f"--listen {address}")
         self.address = config.server_address

@@ -12,6 +12,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations.credentials import Credentials
 from fedml_dapper.secure_grpc.endpoint import SERVICE, TRIAL_BYTES, TRY_DOWN, TRY_UP
+from fedml_dapper.secure_grpc.pacing import Pace
 from fedml_dapper.secure_grpc.parcel import blank_frames
 from fedml_dapper.secure_grpc.silo import metadata_of, open_channel, raise_if_final
 
@@ -43,11 +44,15 @@ def measure_line(
         up = channel.stream_unary(f"/{SERVICE}/{TRY_UP}")
         down = channel.stream_stream(f"/{SERVICE}/{TRY_DOWN}")
 
+        pace_up = Pace(config.max_kib_per_s)
+        pace_down = Pace(config.max_kib_per_s)
+
         def send(size: int) -> None:
-            up(blank_frames(size), timeout=CALL_SECONDS, metadata=metadata)
+            up(pace_up.sending(blank_frames(size)), timeout=CALL_SECONDS, metadata=metadata)
 
         def fetch(size: int) -> None:
-            for _ in down(iter([size.to_bytes(8, "little")]), timeout=CALL_SECONDS, metadata=metadata):
+            request = iter([size.to_bytes(8, "little")])
+            for _ in pace_down.receiving(down(request, timeout=CALL_SECONDS, metadata=metadata)):
                 pass
 
         try:

@@ -3,12 +3,17 @@
     frame 1        Envelope, JSON, at most 64 KiB
     frames 2..n    the payload, 1 MiB each, the last one shorter; none where there is no payload
 
+A payload above ``WHOLE_BYTES`` may come in parts (:mod:`.parts`): the envelope has its digest, and the frames begin
+where the receiver's parts end. They grow from ``PART_BYTES`` on as long as the line holds, so that a line that breaks
+costs no more than it had carried, and a good one carries as few frames as ever.
+
 The one parameter that holds bytes is the payload; the others have to be plain values. A receiver refuses an envelope
 that declares a payload above its limit, and frames beyond what the envelope declared, before it keeps them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import math
@@ -16,6 +21,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
@@ -26,6 +32,10 @@ from fedml_dapper.secure_grpc.message import TRIPLE, AnyMessage, Message
 
 MAX_ENVELOPE_BYTES = 1 << 16
 FRAME_BYTES = 1 << 20
+WHOLE_BYTES = 1 << 20
+"""Largest payload that always travels whole: it begins anew where the line breaks."""
+PART_BYTES = 1 << 16
+"""Size of the first part of larger ones; each is twice the one before, up to ``FRAME_BYTES``."""
 MIB = 1 << 20
 MAX_SESSIONS = 1000
 """Most sessions of one peer; each start of its process begins one."""
@@ -50,6 +60,10 @@ class Envelope(BaseModel):
     payload_key: str | None = None
     """Name of the parameter that the payload is, if there is one."""
     payload_bytes: int = Field(default=0, ge=0, strict=True)
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of the payload where it comes in parts; then it is in hexadecimal digits, and otherwise empty."""
+    begins_at: int = Field(default=0, ge=0, strict=True)
+    """How many bytes of the payload the receiver has already; the frames begin behind them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +79,28 @@ class Parcel:
         view = memoryview(self.payload)
         for start in range(0, len(view), FRAME_BYTES):
             yield bytes(view[start : start + FRAME_BYTES])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the payload, in hexadecimal digits."""
+        return hashlib.sha256(self.payload).hexdigest()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the payload may travel in parts."""
+        return len(self.payload) > WHOLE_BYTES
+
+    def frames_from(self, begins_at: int) -> Iterator[bytes]:
+        """Yield the message for a receiver that has the payload's first ``begins_at`` bytes."""
+        update = {"digest": self.digest, "begins_at": begins_at}
+        yield self.envelope.model_copy(update=update).model_dump_json(exclude_defaults=True).encode()
+        view = memoryview(self.payload)
+        start = begins_at
+        size = PART_BYTES
+        while start < len(view):
+            yield bytes(view[start : start + size])
+            start += size
+            size = min(2 * size, FRAME_BYTES)
 
     def message(self) -> Message:
         """Return the message."""
@@ -163,6 +199,10 @@ def read_envelope(frames: Iterator[bytes], max_payload_bytes: int) -> Envelope:
         raise ProtocolError("malformed envelope: a payload without the name of its parameter")
     if envelope.payload_key in TRIPLE:
         raise ProtocolError(f"malformed envelope: `{envelope.payload_key}` cannot be a payload")
+    if envelope.digest and not envelope.payload_bytes:
+        raise ProtocolError("malformed envelope: a digest of no payload")
+    if envelope.begins_at > (envelope.payload_bytes if envelope.digest else 0):
+        raise ProtocolError("malformed envelope: it begins behind its payload's end")
     check_size(envelope.payload_bytes, max_payload_bytes)
     return envelope
 

@@ -7,17 +7,18 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import grpc
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.errors import ConfigError, DapperError, ProtocolError, printable
+from fedml_dapper.errors import ConfigError, DapperError, DataError, ProtocolError, printable
 from fedml_dapper.federation.wire.vocabulary import CONNECTION_IS_READY
 from fedml_dapper.operations import AuditLog, RateLimiter
 from fedml_dapper.operations.credentials import ADMIN, CredentialFiles
@@ -29,6 +30,7 @@ from fedml_dapper.secure_grpc.endpoint import (
     DELIVER,
     FETCH,
     FLOODS,
+    OFFER,
     SERVER_OPTIONS,
     SERVICE,
     TRIAL_BYTES,
@@ -38,6 +40,7 @@ from fedml_dapper.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
+from fedml_dapper.secure_grpc.going_on import Taker, frames_to_send, read_offer
 from fedml_dapper.secure_grpc.handshakes import tls_of
 from fedml_dapper.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
 from fedml_dapper.secure_grpc.message import AnyMessage, Message
@@ -47,9 +50,10 @@ from fedml_dapper.secure_grpc.parcel import (
     Numbering,
     Parcel,
     blank_frames,
+    check_size,
     read_envelope,
-    read_payload,
 )
+from fedml_dapper.secure_grpc.parts import PartFolder, PartsError, read_arriving
 
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -83,6 +87,7 @@ class SecureServer(Endpoint):
         audit: Log of calls.
         desk: Takes operators' orders.
         clock: Seconds, for all limits per second.
+        folder: Where a round's large messages of silos are kept, also for the next process; they travel whole if None.
 
     Raises:
         ConfigError: The address cannot be listened on.
@@ -96,9 +101,11 @@ class SecureServer(Endpoint):
         audit: AuditLog,
         desk: Desk,
         clock: Callable[[], float] = time.monotonic,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
+        self._parts = PartFolder(folder, 0 if folder is None else config.max_parts_mb * MIB)
         self._credentials = credentials
         self._name_of = config.name_of
         self._numbering = Numbering(self._max_payload_bytes)
@@ -123,6 +130,7 @@ class SecureServer(Endpoint):
             maximum_concurrent_rpcs=4 * calls,
         )
         handlers = {
+            OFFER: grpc.stream_unary_rpc_method_handler(self._take_offer),
             DELIVER: grpc.stream_unary_rpc_method_handler(self._deliver),
             FETCH: grpc.stream_stream_rpc_method_handler(self._fetch),
             TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
@@ -178,6 +186,10 @@ class SecureServer(Endpoint):
             self._looking.join(GRACE_SECONDS)
         self._authenticator.close()
 
+    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
+        """Delete the parts of silos' messages, but of those that are ``busy``."""
+        self._parts.forget(busy)
+
     def _keep_looking(self) -> None:
         """Have the authenticator read changed files, in a thread of its own, so that a slow disk delays no message."""
         try:
@@ -208,9 +220,19 @@ class SecureServer(Endpoint):
             self._refuse(context, refusal)
         except ProtocolError as error:
             self._refuse(context, RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+        except (PartsError, DataError) as error:
+            self._refuse(context, RefusedError(grpc.StatusCode.FAILED_PRECONDITION, str(error)))
         except SiloBusyError as error:
             self._note_busy(context)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # the silo tries again
+
+    def _take_offer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Say how much of a message is there already, which a silo is about to deliver."""
+        with self._answering(context), self._authenticator.admitted(context) as (link, _), link.delivering():
+            offer = read_offer(_request(requests))
+            check_size(offer.size, self._max_payload_bytes)
+            held = self._parts.begin(link.rank, offer.whole)
+        return Taker(held=held).model_dump_json(exclude_defaults=True).encode()
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         with self._answering(context), self._authenticator.admitted(context) as (link, call):
@@ -230,7 +252,7 @@ class SecureServer(Endpoint):
                 return
             release = link.reserve(envelope)
             try:
-                message = Parcel(envelope, read_payload(frames, envelope)).message()
+                message = Parcel(envelope, read_arriving(frames, envelope, self._parts, link.rank)).message()
                 link.arrivals.take(envelope)
             except BaseException:
                 release()
@@ -250,7 +272,7 @@ class SecureServer(Endpoint):
             context.send_initial_metadata((WELCOME,))
             parcel = link.next_parcel(call, context.is_active)
             if parcel is not None:
-                yield from parcel.frames()
+                yield from frames_to_send(parcel, context.invocation_metadata())
                 link.sent(parcel)
             elif context.is_active() and not link.is_newest(call):
                 reason = f"a newer call of {link.name} has taken this one's place; start each silo once"

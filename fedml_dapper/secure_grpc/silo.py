@@ -8,17 +8,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config.addresses import split_address
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials
+from fedml_dapper.secure_grpc.backoff import Backoff
 from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
+    EVEN_OPTIONS,
     FETCH,
+    OFFER,
     SERVICE,
     SILO_OPTIONS,
     TOKEN_KEY,
@@ -26,8 +32,12 @@ from fedml_dapper.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
+from fedml_dapper.secure_grpc.going_on import OFFER_SECONDS, THE_SERVER, frames_to_deliver, holds
 from fedml_dapper.secure_grpc.message import AnyMessage
-from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope, read_payload
+from fedml_dapper.secure_grpc.pacing import Pace
+from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope
+from fedml_dapper.secure_grpc.parts import PartFolder, PartsError, read_arriving
+from fedml_dapper.secure_grpc.proxy import may_be_proxied, proxy_options
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
@@ -55,6 +65,7 @@ class SecureSilo(Endpoint):
         rank: The silo's.
         give_up_after_s: For how many seconds the server may be away before the silo gives up.
         clock: Seconds, for that.
+        folder: Where parts of a large message are kept, also for the next process; in memory until it is whole if None.
     """
 
     def __init__(
@@ -64,6 +75,7 @@ class SecureSilo(Endpoint):
         rank: int,
         give_up_after_s: float,
         clock: Callable[[], float] = time.monotonic,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
@@ -74,6 +86,10 @@ class SecureSilo(Endpoint):
         self._clock = clock
         self._numbering = Numbering(self._max_payload_bytes)
         self._arrivals = Arrivals()
+        self._parts = PartFolder(folder, self._max_payload_bytes)
+        self._delivered = 0
+        self._up = Pace(config.max_kib_per_s)
+        self._down = Pace(config.max_kib_per_s)
         self._receipt = Receipt()
         self._lost: float | None = clock()
         """When the connection was lost; None while it stands."""
@@ -95,7 +111,7 @@ class SecureSilo(Endpoint):
         parcel = self._numbering.parcel(msg)
         try:
             with self._connected() as connection:
-                connection.deliver(parcel.frames())
+                connection.deliver(parcel, self._up, self._note_delivered)
         except grpc.RpcError as error:
             self._raise_if_final(error)
             raise
@@ -108,8 +124,9 @@ class SecureSilo(Endpoint):
         Raises:
             DapperError: The server stays lost, or refuses this silo.
         """
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
         while not self._stopped.is_set():
+            there = self._parts.latest(THE_SERVER)
             try:
                 parcel = self._fetch()
             except (grpc.RpcError, ValueError) as error:  # gRPC raises ValueError on a closed channel
@@ -121,10 +138,14 @@ class SecureSilo(Endpoint):
                 self._raise_if_final(error)
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # no message came within CALL_SECONDS
                     self._note_loss(error)
-                    self._stopped.wait(pause)
-                    pause = min(2 * pause, LAST_PAUSE_SECONDS)
+                    if self._parts.latest(THE_SERVER) != there:  # a bad line, by which a message comes part by part
+                        backoff.begin_anew()
+                    self._stopped.wait(backoff.pause())
+            except PartsError as error:
+                LOGGER.warning("a message of the server at %s begins anew: %s", self._server_address, error)
+                self._stopped.wait(backoff.pause())
             else:
-                pause = FIRST_PAUSE_SECONDS
+                backoff.begin_anew()
                 if parcel is not None:
                     self._take(parcel)
 
@@ -138,6 +159,17 @@ class SecureSilo(Endpoint):
         self._stopped.set()
         with self._connecting:
             self._connection.close()
+
+    def delivered(self) -> int:
+        """Return how many bytes of the latest large message the server had when it was last asked."""
+        return self._delivered
+
+    def _note_delivered(self, size: int) -> None:
+        self._delivered = size
+
+    def forget(self) -> None:
+        """Delete what the server sent last, when the run is over."""
+        self._parts.forget()
 
     @contextmanager
     def _connected(self) -> Iterator[_Connection]:
@@ -156,20 +188,20 @@ class SecureSilo(Endpoint):
     def _fetch(self) -> Parcel | None:
         """Fetch the next message; None if the server ended the call without one."""
         with self._connected() as connection:
-            return self._read(connection.fetch(self._receipt))
+            return self._read(connection.fetch(self._receipt, holds(self._parts)))
 
     def _read(self, call: Any) -> Parcel | None:
         if WELCOME in map(tuple, call.initial_metadata()):
             self._acknowledged.set()
             self._note_connection()
-        frames: Iterator[bytes] = iter(call)
+        frames = self._down.receiving(iter(call))
         first = next(frames, None)
         if first is None:
             return None
         frames = _chained(first, frames)
         try:
             envelope = read_envelope(frames, self._max_payload_bytes)
-            return Parcel(envelope, read_payload(frames, envelope))
+            return Parcel(envelope, read_arriving(frames, envelope, self._parts, THE_SERVER))
         finally:
             call.cancel()  # has an effect only where a frame was refused: otherwise the call is over
 
@@ -196,7 +228,7 @@ class SecureSilo(Endpoint):
             self._lost = self._reminded = now
             LOGGER.warning("lost the server at %s (%s); looking for it", self._server_address, error.details())
             return
-        if not self._was_connected:
+        if not self._was_connected and not may_be_proxied(self._config):
             _check_name(self._server_address)
         if now - self._lost > self._give_up_after_s:
             raise DapperError(
@@ -223,20 +255,23 @@ class _Connection:
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
         self._metadata = metadata_of(credentials)
         self._channel = open_channel(config, credentials)
+        self._offer = self._channel.stream_unary(f"/{SERVICE}/{OFFER}")
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
         self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
         self._lock = threading.Lock()
         self._users = 0
         self._is_retired = False
 
-    def deliver(self, frames: Iterator[bytes]) -> None:
+    def deliver(self, parcel: Parcel, pace: Pace, note: Callable[[int], None]) -> None:
         """Deliver one message, and return when the server has it."""
+        offer = partial(self._offer, timeout=OFFER_SECONDS, metadata=self._metadata)
+        frames = pace.sending(frames_to_deliver(parcel, offer, note))
         self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
-    def fetch(self, receipt: Receipt) -> Any:
-        """Begin the call by which the next message comes."""
+    def fetch(self, receipt: Receipt, holds: tuple[str, str]) -> Any:
+        """Begin the call by which the next message comes; ``holds`` says what is there of a large one."""
         request = iter([receipt.model_dump_json().encode()])
-        return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return self._fetch(request, timeout=CALL_SECONDS, metadata=(*self._metadata, holds))
 
     def begin_use(self) -> None:
         with self._lock:
@@ -266,7 +301,8 @@ class _Connection:
 def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Channel:
     """Open a channel to the server, which connects when it is first used."""
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    return grpc.secure_channel(config.server_address, tls, options=SILO_OPTIONS)
+    even = () if config.max_kib_per_s is None else EVEN_OPTIONS
+    return grpc.secure_channel(config.server_address, tls, options=(*SILO_OPTIONS, *proxy_options(config), *even))
 
 
 def metadata_of(credentials: Credentials) -> tuple[tuple[str, str], ...]:
@@ -293,7 +329,7 @@ def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
 
 def _check_name(address: str) -> None:
     """Raise :class:`ConfigError` where no machine has the name in ``address``, as waiting would not help."""
-    host = address.rpartition(":")[0].strip("[]")
+    host = split_address(address)[0]
     try:
         socket.getaddrinfo(host, None)
     except socket.gaierror as error:

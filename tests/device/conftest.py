@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
-from fedml_dapper.config import CheckInArgs, Settings
+from fedml_dapper.config import CheckInArgs, SecureGrpcConfig, Settings
 from fedml_dapper.federation import build_experiment
 
 from ..platform.processes import ROOT, Silos, free_port
+from .answering import MAX_MB, Answering, made
 from .trial import COME_BACK_S, TIMEOUT_S, Trial
 
 LIGHTLY = Path(__file__).with_name("lightly.py")
@@ -143,6 +145,31 @@ def server(devices: Devices) -> Iterator[Callable[..., Silos]]:
     yield start
     for silos in started:
         silos.stop()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("callers") / "certs")
+
+
+@pytest.fixture
+def config(certificates: Path) -> SecureGrpcConfig:
+    address = f"localhost:{free_port()}"
+    return SecureGrpcConfig(server_address=address, certificates=certificates, max_message_mb=MAX_MB)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Answering]]:
+    """``serve(config)``: a server of calls, with further arguments of :class:`Answering`."""
+    running: list[Answering] = []
+
+    def start(*arguments: Any, **named: Any) -> Answering:
+        running.append(Answering(*arguments, **named))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,110 +14,22 @@ import pytest
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.federation.wire import vocabulary as say
-from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.certificate import certificate_of
 from fedml_dapper.operations.credentials import CredentialFiles, read_admin_credentials, read_credentials
 from fedml_dapper.operations.membership import add_members, revoke_members
-from fedml_dapper.operations.orders import Desk, Order, give_order
+from fedml_dapper.operations.orders import Order, give_order
 from fedml_dapper.operations.status import ServerStatus, StatusBoard
-from fedml_dapper.secure_grpc import AnyMessage, Caller, CallServer, Message, OrderCalls, calls
+from fedml_dapper.secure_grpc import Message, calls
 from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE
 from fedml_dapper.secure_grpc.parcel import Numbering
 from fedml_dapper.secure_grpc.silo import open_channel
 
-from ..platform.processes import ROOT, free_port
 from ..waiting import wait_until
-
-NUM_DEVICES = 2
-MAX_MB = 2
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("callers") / "certs")
-
-
-def made(folder: Path) -> Path:
-    subprocess.run(["bash", ROOT / "run" / "make_certs.sh", folder, "3"], check=True, capture_output=True)
-    return folder
-
-
-@pytest.fixture
-def config(certificates: Path) -> SecureGrpcConfig:
-    address = f"localhost:{free_port()}"
-    return SecureGrpcConfig(server_address=address, certificates=certificates, max_message_mb=MAX_MB)
-
-
-class Answering:
-    """A server on an event loop of its own, which says what it was told in capitals."""
-
-    def __init__(self, config: SecureGrpcConfig, desk: Desk | None = None) -> None:
-        self._desk = desk
-        self.heard: list[tuple[int, AnyMessage]] = []
-        self._config = config
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._over: asyncio.Event | None = None
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(60)
-
-    async def _serve(self) -> None:
-        self._over = asyncio.Event()
-        config = self._config
-        audit = AuditLog(config.audit_file)
-        orders = None if self._desk is None else OrderCalls(self._desk, audit)
-        credentials = CredentialFiles(config, 0)
-        self.server = server = CallServer(config, credentials, NUM_DEVICES, self._answer, audit, orders)
-        await server.start()
-        looking = asyncio.create_task(server.look_at_files())
-        self._ready.set()
-        await self._over.wait()
-        looking.cancel()
-        await server.stop()
-
-    def _answer(self, rank: int, message: AnyMessage) -> AnyMessage:
-        if message.get_type() == "nonsense":
-            raise ProtocolError("nobody says that")
-        self.heard.append((rank, message))
-        answer = Message(say.TAKEN, 0, rank)
-        answer.add_params("said", str(message.get("said")).upper())
-        answer.add_params(say.MODEL, bytes(reversed(message.get(say.MODEL) or b"")))
-        return answer
-
-    def stop(self) -> None:
-        assert self._over is not None
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(60)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Answering]]:
-    running: list[Answering] = []
-
-    def start(config: SecureGrpcConfig, desk: Desk | None = None) -> Answering:
-        running.append(Answering(config, desk))
-        return running[-1]
-
-    yield start
-    for one in running:
-        one.stop()
-
-
-def caller(config: SecureGrpcConfig, rank: int) -> Caller:
-    return Caller(config, CredentialFiles(config, rank), rank)
-
-
-def saying(text: str, rank: int, payload: bytes = b"") -> AnyMessage:
-    message = Message(say.CLIENT_STATUS, rank, 0)
-    message.add_params("said", text)
-    if payload:
-        message.add_params(say.MODEL, payload)
-    return message
+from .answering import MAX_MB, Answering, caller, made, saying
 
 
 def test_a_call_is_answered_with_payloads_of_several_frames(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering]
+    config: SecureGrpcConfig, serve: Callable[..., Answering]
 ) -> None:
     server = serve(config)
     payload = bytes(range(256)) * 6000  # 1.5 MB
@@ -130,7 +40,7 @@ def test_a_call_is_answered_with_payloads_of_several_frames(
 
 
 def test_whoever_may_not_call_is_told_in_one_line(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], tmp_path: Path
+    config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
 ) -> None:
     server = serve(config)
     refusals = {
@@ -144,8 +54,8 @@ def test_whoever_may_not_call_is_told_in_one_line(
         with pytest.raises(DapperError, match=words) as caught:
             call()
         assert "\n" not in str(caught.value)
-    with pytest.raises(ProtocolError, match="a message of 3 MiB"):
-        caller(config, 1).call(saying("much", 1, bytes(3 << 20)))
+    with pytest.raises(ProtocolError, match="a message of 5 MiB"):
+        caller(config, 1).call(saying("much", 1, bytes(5 << 20)))
     foreign = config.model_copy(update={"certificates": made(tmp_path / "foreign")})
     with pytest.raises((ConfigError, grpc.RpcError)):
         caller(foreign, 1).call(saying("I am the first", 1))
@@ -153,7 +63,7 @@ def test_whoever_may_not_call_is_told_in_one_line(
 
 
 def test_a_device_that_is_struck_off_the_list_is_refused_while_the_server_runs(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], tmp_path: Path
+    config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
 ) -> None:
     members = tmp_path / "members.json"
     shown = [certificate_of((config.certificates / f"silo-{rank}.pem").read_bytes()) for rank in (1, 2)]
@@ -179,7 +89,7 @@ def test_a_device_that_is_struck_off_the_list_is_refused_while_the_server_runs(
 
 
 def test_a_device_that_is_struck_off_while_it_delivers_is_not_heard(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], tmp_path: Path
+    config: SecureGrpcConfig, serve: Callable[..., Answering], tmp_path: Path
 ) -> None:
     members = tmp_path / "members.json"
     add_members(members, [certificate_of((config.certificates / "silo-1.pem").read_bytes())])
@@ -206,7 +116,7 @@ def test_a_device_that_is_struck_off_while_it_delivers_is_not_heard(
 
 
 def test_a_flood_of_calls_is_slowed_and_others_are_answered(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering]
+    config: SecureGrpcConfig, serve: Callable[..., Answering]
 ) -> None:
     serve(config)
     flooding = caller(config, 1)
@@ -222,7 +132,7 @@ def test_a_flood_of_calls_is_slowed_and_others_are_answered(
 
 
 def test_a_delivery_that_trickles_is_cut_off(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], monkeypatch: pytest.MonkeyPatch
+    config: SecureGrpcConfig, serve: Callable[..., Answering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "SLOWEST_SECONDS", 0.2)
     monkeypatch.setattr(calls, "SLOWEST_BYTES_PER_SECOND", 1e9)
@@ -244,7 +154,7 @@ def test_a_delivery_that_trickles_is_cut_off(
 
 
 def test_a_device_that_stops_in_the_middle_of_many_deliveries_keeps_nobody_else_waiting(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering]
+    config: SecureGrpcConfig, serve: Callable[..., Answering]
 ) -> None:
     serve(config)
     never = threading.Event()
@@ -281,7 +191,7 @@ def _is_answered(config: SecureGrpcConfig) -> bool:
 
 
 def test_a_call_without_payload_waits_for_no_upload(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], monkeypatch: pytest.MonkeyPatch
+    config: SecureGrpcConfig, serve: Callable[..., Answering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "PAYLOADS_AT_ONCE", 0)
     serve(config)
@@ -289,7 +199,7 @@ def test_a_call_without_payload_waits_for_no_upload(
 
 
 def test_a_call_that_says_nothing_is_ended(
-    config: SecureGrpcConfig, serve: Callable[[SecureGrpcConfig], Answering], monkeypatch: pytest.MonkeyPatch
+    config: SecureGrpcConfig, serve: Callable[..., Answering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "SLOWEST_SECONDS", 0.2)
     serve(config)
@@ -329,7 +239,7 @@ def test_orders_come_over_the_network_with_the_certificate_of_an_admin_alone(
 ) -> None:
     desk = Paused()
     config = config.model_copy(update={"audit_file": tmp_path / "audit.jsonl"})
-    serve(config, desk)
+    serve(config, desk=desk)
     admin = read_admin_credentials(config)
     assert give_order(config.server_address, admin, Order(act="resume")).said == "resume: done"
     with pytest.raises(DapperError, match="the run is paused already"):

@@ -48,7 +48,7 @@ from fedml_dapper.operations.join_request import (
 from fedml_dapper.operations.registrar import GUESSES_AT_ONCE, GUESSES_PER_SECOND, Registrar
 from fedml_dapper.secure_grpc.enrolment import RECEIVED_BYTES, EnrolmentService
 
-from ..platform.processes import ROOT, Silos, free_port
+from ..platform.processes import ROOT, Silos, free_port, needs_ipv6
 from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
 from .lightly import __file__ as lightly
@@ -82,12 +82,14 @@ def certs(made: Path, tmp_path: Path) -> Path:
 class Enrolment:
     """A service of ``silos enroll`` in this process, and what it was asked."""
 
-    def __init__(self, certs: Path, members: Path | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, certs: Path, members: Path | None, clock: Callable[[], float], host: str = "localhost"
+    ) -> None:  # fmt: skip
         self.certs = certs
         self.audit_file = certs / f"joins-{free_port()}.jsonl"
         self._audit = AuditLog(self.audit_file)
         self.registrar = Registrar(Authority(certs), members, self._audit, clock)
-        self.address = f"localhost:{free_port()}"
+        self.address = f"{host}:{free_port()}"
         self._service = EnrolmentService(certs, self.address, self.registrar)
 
     def code(self, rank: int | None = None, lifetime: timedelta = DAY) -> JoinCode:
@@ -145,8 +147,8 @@ def enroll(certs: Path, clock: Clock) -> Iterator[Opener]:
     """``enroll()``: a service of the federation, ``enroll(members)`` with its list of members."""
     opened: list[Enrolment] = []
 
-    def begin(members: Path | None = None) -> Enrolment:
-        opened.append(Enrolment(certs, members, clock))
+    def begin(members: Path | None = None, folder: Path = certs, host: str = "localhost") -> Enrolment:
+        opened.append(Enrolment(folder, members, clock, host))
         return opened[-1]
 
     yield begin
@@ -719,6 +721,14 @@ def test_a_service_that_is_killed_costs_no_code(enroll: Opener, certs: Path, whe
     assert enrolment.ask(code, request) == got == (certs / "silo-1.pem").read_bytes()
     with pytest.raises(JoinRefusedError, match="is spent, by another key"):
         enrolment.ask(code, request_of([code.name]))
+
+
+@needs_ipv6
+def test_a_device_joins_over_ipv6(enroll: Opener, tmp_path: Path) -> None:
+    enrolment = enroll(None, make_certificates(tmp_path / "ipv6", 0, "::1"), "[::1]")
+    joined = device(enrolment.address, enrolment.code(1), tmp_path / "certs")
+    assert joined.exit_code == 0, joined.output
+    assert (tmp_path / "certs" / "silo-1.pem").exists()
 
 
 def test_a_device_whose_answer_was_lost_joins_by_the_same_command(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,16 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedml_dapper.config import Settings, load_settings
-from fedml_dapper.device.keeping import MEMORY_NAME, DeviceFolder
+from fedml_dapper.device import keeping
+from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.device.keeping import ANSWER_NAME, MEMORY_NAME, DeviceFolder
 from fedml_dapper.device.offline import predict_offline
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation import ClientSide, Experiment, build_experiment, simulate
-from fedml_dapper.methods import Downlink, Memory
+from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Server, build_experiment, simulate
+from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.pruning import DENSE
+from fedml_dapper.secure_grpc import AnyMessage, Message
 
 from ..platform.processes import Silos
 from ..waiting import wait_until
@@ -110,3 +116,103 @@ def test_the_newest_model_names_classes_without_a_server(experiment: Experiment,
     assert 1 / experiment.num_classes <= answer.probability <= 1
     with pytest.raises(DataError, match=r"1.png: not a readable picture"):
         predict_offline(tmp_path, [tmp_path / "1.png"])
+
+
+# An answer that was not delivered
+
+
+class Line:
+    """Notes the uploads that are sent, and breaks for good with the first where a test wants that."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        self.breaks = breaks
+        self.uploads: list[AnyMessage] = []
+
+    def send_message(self, message: AnyMessage) -> None:
+        if self.breaks:
+            raise KeyboardInterrupt  # as the end of the process
+        self.uploads.append(message)
+
+    def queued(self, message_type: Any) -> Sequence[AnyMessage]:
+        return ()
+
+    def delivered(self) -> int:
+        return 0
+
+
+def asked(experiment: Experiment, folder: Path, model: bytes, line: Line, trains: Callable[..., Any]) -> Memory:
+    """What a new process remembers after it was asked to train ``model``."""
+    clients = ClientSide(experiment)
+    kept = DeviceFolder(experiment, clients, folder)
+    kept.recall(0)
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    talk = Conversation(
+        experiment, clients, codec, None, 1, line, Message, lambda downlink: trains(clients, downlink), kept
+    )
+    message = Message(say.SYNC_MODEL, 0, 1)
+    message.add_params(say.MODEL, model)
+    message.add_params(say.TICKET, "a ticket of its own")
+    talk.take_model(message)
+    return clients.memories[0]
+
+
+def trains(clients: ClientSide, downlink: Downlink) -> Upload:
+    return clients.update_own(downlink)
+
+
+def may_not_train(clients: ClientSide, downlink: Downlink) -> Upload:
+    raise AssertionError("it was trained already")
+
+
+def models(experiment: Experiment) -> list[bytes]:
+    """What the server sends client 0 in two rounds of the same start."""
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    downlink = Server(experiment).downlink(0)
+    return [codec.encode(downlink), codec.encode(replace(downlink, round=2))]
+
+
+def test_what_was_trained_and_not_delivered_is_given_again_with_its_memory(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "WHOLE_BYTES", 0)
+    model, later = models(experiment)
+    undisturbed = Line()
+    memory = asked(experiment, tmp_path / "undisturbed", model, undisturbed, trains)
+    with pytest.raises(KeyboardInterrupt):
+        asked(experiment, tmp_path / "own", model, Line(breaks=True), trains)
+    again = Line()
+    recalled = asked(experiment, tmp_path / "own", model, again, may_not_train)
+    assert recalled.tensors.keys() == memory.tensors.keys() != set()
+    assert all(tensor.equal(recalled.tensors[name]) for name, tensor in memory.tensors.items())
+    [upload] = again.uploads
+    assert upload.get(say.TICKET) == "a ticket of its own"
+    assert upload.get(say.NUM_SAMPLES) == undisturbed.uploads[0].get(say.NUM_SAMPLES)
+    assert same_weights(experiment, upload, undisturbed.uploads[0])
+    with pytest.raises(AssertionError, match="it was trained already"):
+        asked(experiment, tmp_path / "own", later, Line(), may_not_train)
+    assert not (tmp_path / "own" / ANSWER_NAME).exists()  # it was to another model
+
+
+def same_weights(experiment: Experiment, *uploads: AnyMessage) -> bool:
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    one, other = (codec.decode(upload.get(say.MODEL))[0] for upload in uploads)
+    return all(tensor.equal(other.weights[name]) for name, tensor in one.weights.items())
+
+
+def test_a_damaged_answer_costs_another_training(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeping, "WHOLE_BYTES", 0)
+    model = models(experiment)[0]
+    asked(experiment, tmp_path, model, Line(), trains)
+    (tmp_path / ANSWER_NAME).write_bytes(b"nonsense")
+    asked(experiment, tmp_path, model, line := Line(), trains)
+    assert len(line.uploads) == 1
+    assert "cannot be read, and this device trains the round again" in caplog.text
+
+
+def test_a_small_answer_is_not_kept(experiment: Experiment, tmp_path: Path) -> None:
+    model = models(experiment)[0]
+    asked(experiment, tmp_path, model, line := Line(), trains)
+    assert len(line.uploads[0].get(say.MODEL)) < keeping.WHOLE_BYTES
+    assert not (tmp_path / ANSWER_NAME).exists()

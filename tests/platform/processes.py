@@ -27,6 +27,15 @@ BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin"
 needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
 
 
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 _CLAIMS: list[socket.socket] = []
 """One a port that this process gave away; they end with it."""
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.round.fewer_bits_down import FewerBitsDown
 from fedml_dapper.federation.round.open_round import OpenRound
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.round.validation import UploadCheck
@@ -33,11 +34,13 @@ class Collector:
         """Whether this process keeps clients' memories; silos keep theirs to themselves."""
         self.memories: dict[int, Memory] = {}
         """What the method remembers on each client, by client id."""
+        self._down = FewerBitsDown(self._layout)
         self._round = OpenRound(number=0)
         """The open round, or the last one where none is open."""
 
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: UpdateNorms) -> None:
         """Begin a round that folds the uploads of the ``awaited`` clients, ``usual`` being their usual size."""
+        self._down.begin_round(self.state.weights)
         self._round = OpenRound(
             self.state.round + 1, aggregation, awaited, usual, self._record, self._note_refusal, self.is_simulation
         )
@@ -47,7 +50,8 @@ class Collector:
 
     def downlink(self, client_id: int) -> Downlink:
         """Return what ``client_id`` starts this round from."""
-        message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
+        made = self._down.sent(self._method.downlink(self.state, client_id))
+        message = replace(made, level=self.state.profiles[client_id].level)
         self._round.bytes_down[client_id] = payload_bytes(message, self._layout)
         self._round.num_downlinks[client_id] += 1
         return message
@@ -62,6 +66,7 @@ class Collector:
         """
         self._check_awaited(upload, self.state)
         self._check.check_form(self.state, upload)
+        upload = self._down.since(self._method.downlink(self.state, upload.client_id), upload)
         if self._is_plausible(self.state, upload):
             self._round.take(upload)
 

@@ -29,6 +29,8 @@ class RunJournal:
     ) -> None:
         self._experiment = experiment
         self._server = server
+        self.run_dir = run_dir
+        """The run's folder, if it has one."""
         self._files = None if run_dir is None else RunFiles(experiment, server, run_dir)
         self._observers = [*([] if self._files is None else [self._files]), *observers]
         self._resume = resume

@@ -15,7 +15,7 @@ from fedml_dapper.federation.run_folder.records import DeviceScores, PersonalSco
 from fedml_dapper.federation.scoring.devices import measure_devices
 from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.federation.scoring.trained_figures import TrainedFigures
-from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState
+from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, as_sent
 from fedml_dapper.models import Backbone
 from fedml_dapper.process.profiling import part
 from fedml_dapper.tasks import TOP_1, Metric
@@ -131,7 +131,8 @@ class Scoring:
                 memory=memory,
                 device=experiment.device,
             )
-            model = self._method.personal_model(context, self._method.downlink(state, client_id))
+            downlink = as_sent(self._method.downlink(state, client_id), self._method.problem.layout)
+            model = self._method.personal_model(context, downlink)
             test[client_id] = evaluate(model, self._task, own.test, experiment.device)
             if own.validation is not None:
                 validation[client_id] = evaluate(model, self._task, own.validation, experiment.device)

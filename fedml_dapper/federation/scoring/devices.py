@@ -13,7 +13,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, LevelFigures
 from fedml_dapper.federation.scoring.testing import evaluate
-from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, renew_statistics
+from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, as_sent, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.loading import put_tensors
@@ -181,7 +181,8 @@ class _OwnModels(_Fleet):
             return None
         memory = self._memories.get(client_id, Memory())
         context = ClientContext(profile, self._experiment.data_of(client_id), memory, self._experiment.device)
-        return method.personal_model(context, method.downlink(self._state, client_id))
+        downlink = as_sent(method.downlink(self._state, client_id), method.problem.layout)
+        return method.personal_model(context, downlink)
 
     def models(self) -> Iterable[Backbone | None]:
         return self._models.values()

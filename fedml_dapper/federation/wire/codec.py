@@ -7,7 +7,7 @@ forged ones, so the content is checked all the same.
 
 All weights of one dtype travel as one flat tensor, in the order of the layout's names and in the shapes that the
 message's pruning plan implies. So neither names nor shapes of weights are taken from the message, and the overhead is a
-few hundred bytes. Plans are bitmaps, one bit per channel. Uploads may be in fewer bits (``pruning.uplink``): then the
+few hundred bytes. Plans are bitmaps, one bit per channel. Either may be in fewer bits (``pruning.uplink``): then the
 codes, and the exponents of int8, are such flat tensors too.
 """
 
@@ -133,7 +133,7 @@ class Codec:
 
     def _body(self, message: Downlink | Upload, is_upload: bool, memory: Memory | None) -> bytes:
         return safetensors.torch.save(
-            _flatten(message.weights, self._sent(message.plan), self._layout, self._uplink(is_upload))
+            _flatten(message.weights, self._sent(message.plan), self._layout, self._format(is_upload))
             | prefixed(_EXTRA, message.extras)
             | prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
@@ -229,15 +229,15 @@ class Codec:
         for name in header.unsliced:
             if name not in self._layout.tensors:
                 raise ProtocolError(f"message names tensor `{name}`, which the model does not have")
-        uplink = self._uplink(header.kind == "upload")
+        kind = self._format(header.kind == "upload")
         parts = dict[str, _Part]()
         for name in names:
             spec = self._layout.tensors[name]
             shape = torch.Size(spec.shape_at({} if name in header.unsliced else plan.widths))
-            reduced = is_reduced(spec, uplink)
-            dtype = CODES[uplink] if reduced else spec.dtype
+            reduced = is_reduced(spec, kind)
+            dtype = CODES[kind] if reduced else spec.dtype
             parts.setdefault(_key(dtype), _Part(dtype)).shapes[name] = shape
-            if reduced and uplink == "int8":
+            if reduced and kind == "int8":
                 parts.setdefault(_EXPONENTS, _Part(torch.int8)).shapes[name] = shape[:1]
         found = {key: expected.cut(flat.pop(key, None)) for key, expected in parts.items()}
         if flat:
@@ -247,14 +247,14 @@ class Codec:
         restored = {
             name: restore(tensor, exponents.get(name))
             for name, tensor in arrived.items()
-            if is_reduced(self._layout.tensors[name], uplink)
+            if is_reduced(self._layout.tensors[name], kind)
         }
         if exponents:  # int8 has no NaN among its codes, but among its exponents
             check_finite(restored)
         return {name: restored.get(name, arrived[name]) for name in names}
 
-    def _uplink(self, is_upload: bool) -> Uplink:
-        return self._layout.uplink if is_upload else "fp32"
+    def _format(self, is_upload: bool) -> Uplink:
+        return self._layout.uplink if is_upload else self._layout.downlink
 
     def _to_bitmap(self, group: str, kept: Tensor) -> str:
         mask = np.zeros(self._layout.groups[group].channels, dtype=bool)
@@ -383,13 +383,13 @@ def _digest(*pieces: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, uplink: Uplink) -> dict[str, Tensor]:
+def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, kind: Uplink) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for name in names:
         tensor = weights[name].detach().cpu()
         exponents = None
-        if is_reduced(layout.tensors[name], uplink):
-            tensor, exponents = reduce(tensor, uplink)
+        if is_reduced(layout.tensors[name], kind):
+            tensor, exponents = reduce(tensor, kind)
         parts.setdefault(_key(tensor.dtype), []).append(tensor.flatten())
         if exponents is not None:
             parts.setdefault(_EXPONENTS, []).append(exponents)

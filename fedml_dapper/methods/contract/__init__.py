@@ -10,7 +10,14 @@ from fedml_dapper.methods.contract.aggregation import (
 )
 from fedml_dapper.methods.contract.base import Method, MethodParams, P
 from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining
-from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
+from fedml_dapper.methods.contract.messages import (
+    Downlink,
+    TrainingMetrics,
+    Upload,
+    as_received,
+    as_sent,
+    payload_bytes,
+)
 from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.methods.contract.problem import Problem
@@ -46,6 +53,7 @@ __all__ = [
     "UploadsMean",
     "Value",
     "as_received",
+    "as_sent",
     "forward_only",
     "mean_of_uploads",
     "payload_bytes",

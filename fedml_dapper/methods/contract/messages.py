@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from fedml_dapper.config import Uplink
 from fedml_dapper.pruning import DENSE, ChannelLayout, PruningPlan, Tensors, bitmap_bytes
 from fedml_dapper.pruning.uplink import is_reduced, rounded, travelling_bytes
@@ -53,9 +55,9 @@ class Upload:
 
 def payload_bytes(message: Downlink | Upload, layout: ChannelLayout) -> int:
     """Bytes of a message's tensors, and one bit per channel of each group its plan cuts."""
-    uplink: Uplink = layout.uplink if isinstance(message, Upload) else "fp32"
+    kind: Uplink = layout.uplink if isinstance(message, Upload) else layout.downlink
     weights = sum(
-        travelling_bytes(tensor.shape, layout.tensors[name], uplink) for name, tensor in message.weights.items()
+        travelling_bytes(tensor.shape, layout.tensors[name], kind) for name, tensor in message.weights.items()
     )
     extras = sum(tensor.nbytes for tensor in message.extras.values())
     return weights + extras + bitmap_bytes(layout, message.plan.widths)
@@ -65,8 +67,18 @@ def as_received(upload: Upload, layout: ChannelLayout) -> Upload:
     """``upload`` with its weights rounded to what ``layout.uplink`` can carry; the same object where that is all."""
     if layout.uplink == "fp32":
         return upload
-    weights = {
-        name: rounded(tensor, layout.uplink) if is_reduced(layout.tensors[name], layout.uplink) else tensor
-        for name, tensor in upload.weights.items()
+    return replace(upload, weights=_rounded(upload.weights, layout, layout.uplink))
+
+
+def as_sent(downlink: Downlink, layout: ChannelLayout) -> Downlink:
+    """``downlink`` with its weights rounded to what ``layout.downlink`` can carry; the same object in fp32."""
+    if layout.downlink == "fp32":
+        return downlink
+    return replace(downlink, weights=_rounded(downlink.weights, layout, layout.downlink))
+
+
+def _rounded(weights: Tensors, layout: ChannelLayout, kind: Uplink) -> dict[str, Tensor]:
+    return {
+        name: rounded(tensor, kind) if is_reduced(layout.tensors[name], kind) else tensor
+        for name, tensor in weights.items()
     }
-    return replace(upload, weights=weights)

@@ -40,6 +40,8 @@ class Problem(Unchanging):
     """Whether the method slims; otherwise no channels are traced, so that any network will do."""
     uplink: Uplink = "fp32"
     """Format of numbers in which uploads travel."""
+    downlink: Uplink = "fp32"
+    """Format of numbers in which models travel to clients."""
     defence: DefenceArgs = field(default_factory=DefenceArgs)
     """Statistic that the server takes over the clients that hold a coordinate."""
     task: Task = field(default_factory=Classification)
@@ -67,7 +69,7 @@ class Problem(Unchanging):
         """The tensors of the backbone and its prunable channels, traced once."""
         scoped = self.scoped
         layout = trace_layout(self.backbone, self.example, None) if scoped is None else scoped.layout
-        return replace(layout, uplink=self.uplink, importance=self.pruning.importance)
+        return replace(layout, uplink=self.uplink, downlink=self.downlink, importance=self.pruning.importance)
 
     @cached_property
     def scoped(self) -> Scoped | None:

@@ -26,12 +26,12 @@ from fedml_dapper.secure_grpc import link
 from fedml_dapper.secure_grpc.link import SMALL_MESSAGES
 from fedml_dapper.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
+from ...line import Line
 from ...waiting import wait_until
 from ..federation_in_threads import Federation
 from .experiment_file import experiment_file, of_four
 from .held import Hold
 from .impostor import Crafted, Impostor
-from .line import Line
 from .raw_silo import RawSilo, parcel, refused
 
 SettingsFactory = Callable[..., Settings]

@@ -19,9 +19,9 @@ from fedml_dapper.secure_grpc import measure_line
 from fedml_dapper.secure_grpc.endpoint import TRIAL_BYTES
 from fedml_dapper.secure_grpc.parcel import blank_frames
 
+from ...line import Line
 from .conftest import Clock, Starter
 from .experiment_file import experiment_file
-from .line import Line
 from .raw_silo import RawSilo, refused
 
 SettingsFactory = Callable[..., Settings]
