@@ -90,6 +90,12 @@ def test_that_all_are_left_out_is_said_and_one_that_is_let_in_takes_part(
     assert list(there.server.round_clients()) == [1]
 
 
+def test_who_asks_before_anything_happened_is_told_of_the_run(trial: Callable[..., Trial]) -> None:
+    status = desk_of(trial()).status()
+    assert (status.state, status.rounds, status.there) == ("waiting", 2, 0)
+    assert status.lacks == "no device has called for 0 min"
+
+
 def test_a_round_opens_for_those_that_are_there_though_none_calls_just_then(trial: Callable[..., Trial]) -> None:
     there = trial()
     for rank in (1, 2, 3):
