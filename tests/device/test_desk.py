@@ -19,6 +19,7 @@ from fedml_dapper.platform.device_desk import POST_SECONDS, DeviceDesk
 from fedml_dapper.platform.device_rounds import LOOK_SECONDS, DevicePhase
 from fedml_dapper.platform.device_shortage import FIRST_PAUSE_SECONDS
 from fedml_dapper.platform.steering import EVICTED
+from fedml_dapper.process.interruption import INTERRUPTED
 
 from ..platform.processes import Silos
 from ..waiting import wait_until
@@ -202,4 +203,5 @@ def test_an_operator_sees_what_is_lacking_and_ends_a_server_that_nobody_calls(
     assert "0 devices have called lately" in told
     assert "no round opens: no device has called for 0 min" in told
     assert "the run ends; 0 are closed" in asked("steer", host, "end").stdout
-    assert running.wait(0, 60) == 0, running.output(0)
+    assert running.wait(0, 60) == INTERRUPTED, running.output(0)
+    assert "Stopped before the first round was finished" in running.output(0)
