@@ -65,6 +65,7 @@ class DeviceDesk:
         self.strangers: Callable[[], int] = lambda: 0
         """Returns the number of refused calls of strangers."""
         board.callers = lambda: (self._figures, self.strangers())
+        self._post()  # before anybody can ask
 
     def answer(self, rank: int, message: AnyMessage) -> AnyMessage:
         """Answer a device's call, and count what it brings and takes."""

@@ -19,6 +19,7 @@ from fedml_dapper.platform.device_desk import POST_SECONDS, DeviceDesk
 from fedml_dapper.platform.device_rounds import LOOK_SECONDS, DevicePhase
 from fedml_dapper.platform.device_shortage import FIRST_PAUSE_SECONDS
 from fedml_dapper.platform.steering import EVICTED
+from fedml_dapper.process.interruption import INTERRUPTED
 
 from ..platform.processes import Silos
 from ..waiting import wait_until
@@ -88,6 +89,12 @@ def test_that_all_are_left_out_is_said_and_one_that_is_let_in_takes_part(
     there.clock.now += COME_BACK_S
     assert kinds(there.calls(2)) == [say.SYNC_MODEL]
     assert list(there.server.round_clients()) == [1]
+
+
+def test_who_asks_before_anything_happened_is_told_of_the_run(trial: Callable[..., Trial]) -> None:
+    status = desk_of(trial()).status()
+    assert (status.state, status.rounds, status.there) == ("waiting", 2, 0)
+    assert status.lacks == "no device has called for 0 min"
 
 
 def test_a_round_opens_for_those_that_are_there_though_none_calls_just_then(trial: Callable[..., Trial]) -> None:
@@ -196,4 +203,5 @@ def test_an_operator_sees_what_is_lacking_and_ends_a_server_that_nobody_calls(
     assert "0 devices have called lately" in told
     assert "no round opens: no device has called for 0 min" in told
     assert "the run ends; 0 are closed" in asked("steer", host, "end").stdout
-    assert running.wait(0, 60) == 0, running.output(0)
+    assert running.wait(0, 60) == INTERRUPTED, running.output(0)
+    assert "Stopped before the first round was finished" in running.output(0)
