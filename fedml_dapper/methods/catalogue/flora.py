@@ -107,7 +107,7 @@ class FLoRA(AdapterMethod[FLoRAParams]):
         layout = self.problem.layout
         widths = self.problem.widths(ratio)
         others = layout.tensors.keys() - self.merged
-        down_alone = count_bytes(layout, widths, skipped=others, uplink=layout.uplink)
+        down_alone = count_bytes(layout, widths, skipped=others, kind=layout.uplink)
         return replace(whole, bytes_up=whole.bytes_up - down_alone)
 
     @property

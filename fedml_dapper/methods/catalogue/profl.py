@@ -250,7 +250,7 @@ class ProFL(Method[ProFLParams]):
             parameters=max(parameters for parameters, _ in sizes),
             macs=max(macs for _, macs in sizes),
             bytes_up=max(count_bytes(layout, {}, (), plan.omitted, layout.uplink) for plan in returned),
-            bytes_down=max(count_bytes(layout, {}, (), plan.omitted) for plan in sent),
+            bytes_down=max(count_bytes(layout, {}, (), plan.omitted, layout.downlink) for plan in sent),
         )
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
