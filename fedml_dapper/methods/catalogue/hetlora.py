@@ -9,7 +9,8 @@
   is smaller after training than before, the client gives its tail up: it sends the rest alone, and is sent no more in
   later rounds.
 
-What differs from the text, or what it leaves open:
+Of the paper there were the abstract, the captions of its figures and others' code, not its whole text. What differs, or
+is left open:
 
 * The text writes of one matrix. Here one weight counts for all adapters of a client, by the norm of all its products
   together, and so does the decision to prune, which cuts every adapter.
