@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import fedml_dapper.commands
 from fedml_dapper.cli import SUMMARIES, main
-from fedml_dapper.commands.export import FORMATS as OFFERED
+from fedml_dapper.deployment.format_names import FORMAT_NAMES as OFFERED
 from fedml_dapper.export import FORMATS
 
 HEAVY = {"torch", "fedml", "sklearn", "scipy", "optuna", "matplotlib", "pandas", "numpy", "onnx", "PIL"}
