@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from fedml_dapper.deployment.formats import Runtime
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.deployment.formats import FORMATS, Product, Runtime
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.run_folder.model_file import ModelOrigin
 from fedml_dapper.inputs import Inputs, count, mapped, repeated, rows
 from fedml_dapper.models import Backbone
@@ -17,6 +19,21 @@ TOLERANCE = 1e-4
 """Largest difference of outputs from the model's: absolute for outputs below 1, else relative."""
 COMPARED = 16
 """Samples of each test set whose outputs are compared."""
+
+
+def written_and_read(name: str, product: Product, folder: Path) -> tuple[Path, Runtime]:
+    """Write ``product`` into ``folder`` in the format ``name``, and return the file and what runs it.
+
+    Raises:
+        ConfigError: The format cannot hold it, or not so that the file can be read again.
+    """
+    chosen = FORMATS[name]
+    path = folder / chosen.file_name
+    chosen.write(product, path)
+    try:
+        return path, chosen.read(path)
+    except DataError as error:
+        raise ConfigError(f"{error}; it was written so: choose another --format") from error
 
 
 def largest_difference(runtime: Runtime, model: Backbone, compared: tuple[Inputs, Inputs], file: str) -> float:

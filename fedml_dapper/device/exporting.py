@@ -12,11 +12,11 @@ from fedml_dapper import __version__
 from fedml_dapper.datasets import unlabelled_pictures
 from fedml_dapper.deployment.formats import FORMATS, Product
 from fedml_dapper.deployment.new_folder import new_folder
-from fedml_dapper.deployment.parity import largest_difference, random_inputs
+from fedml_dapper.deployment.parity import largest_difference, random_inputs, written_and_read
 from fedml_dapper.deployment.products import check_finite, input_ports, output_port, product_of, size_when_merged
 from fedml_dapper.deployment.sidecar import SIDECAR_NAME, Sidecar
 from fedml_dapper.device.offline import kept_model
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.model_file import Rebuilt, rebuild
 from fedml_dapper.methods import renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
@@ -70,13 +70,7 @@ def export_kept(
 
 def _write(name: str, product: Product, folder: Path) -> ExportedFile:
     """Write one file into ``folder``, and read it again."""
-    chosen = FORMATS[name]
-    path = folder / chosen.file_name
-    chosen.write(product, path)
-    try:
-        runtime = chosen.read(path)
-    except DataError as error:
-        raise ConfigError(f"{error}; it was written so: choose another --format") from error
+    path, runtime = written_and_read(name, product, folder)
     difference = largest_difference(runtime, product.model, random_inputs(product.origin), path.name)
     return ExportedFile(path, path.stat().st_size, difference)
 

@@ -13,10 +13,10 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.deployment.deployed import Deployed
 from fedml_dapper.deployment.formats import FORMATS, Product, Runtime
 from fedml_dapper.deployment.new_folder import new_folder
-from fedml_dapper.deployment.parity import largest_difference
+from fedml_dapper.deployment.parity import largest_difference, written_and_read
 from fedml_dapper.deployment.products import check_finite, input_ports, output_port, product_of, size_when_merged
 from fedml_dapper.deployment.sidecar import SIDECAR_NAME, Sidecar
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.for_peft import FOLDER_NAME, write_for_peft
 from fedml_dapper.export.measurement import TestSets, accuracy, milliseconds, sets_of
@@ -94,14 +94,8 @@ class Exporter:
         return card
 
     def _written(self, name: str, product: Product, subject: Subject, sets: TestSets, folder: Path) -> FileFigures:
-        chosen = FORMATS[name]
-        path = folder / chosen.file_name
-        chosen.write(product, path)
-        try:
-            runtime = chosen.read(path)
-        except DataError as error:
-            raise ConfigError(f"{error}; it was written so: choose another --format") from error
-        difference = largest_difference(runtime, subject.model, sets.compared, chosen.file_name)
+        path, runtime = written_and_read(name, product, folder)
+        difference = largest_difference(runtime, subject.model, sets.compared, path.name)
         return self._figures(name, path, runtime, subject, sets, difference)
 
     def _figures(
