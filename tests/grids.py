@@ -18,6 +18,8 @@ from _pytest.mark.structures import ParameterSet
 
 from fedml_dapper.methods import METHODS
 
+from .adapters.vit import NETWORK
+
 ROOT = Path(__file__).parents[1]
 PARTS = 5
 
@@ -32,7 +34,7 @@ ON_ANY_NETWORK = tuple(name for name in METHODS if not METHODS[name].needs_adapt
 """Methods that take a network without adapters."""
 
 ADAPTED = (
-    f"model_args.model={ROOT / 'tests' / 'adapters' / 'vit.py'}:ViT", "model_args.width=null",
+    *NETWORK,
     "model_args.adapter={rank: 4, alpha: 8}", "dapper_args.levels=[{rank: 4}, {rank: 2, base: 0.2}]",
 )  # fmt: skip
 """A vision transformer with adapters, and clients of two levels."""

@@ -31,8 +31,8 @@ class ChannelGroup:
     producers: tuple[str, ...]
     """Weights whose filters produce the channels; several where outputs are added together."""
     partner: str | None = None
-    """Of an adapter's rank components: the matrix B, which reads what the one producer A puts out. A component's
-    importance is the norm of its part in B A, |b_j| |a_j|."""
+    """Matrix B of an adapter, where the channels are its rank components and the one producer is A; None for others.
+    A component's importance is the norm of its part in B A, |b_j| |a_j|."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from fedml_dapper.pruning.slim import slim_layout
 from ..pruning.attention_networks import ATTENTION
 from ..pruning.networks import build
 from .test_layers import IMAGE, PICTURES, adapted
-from .vit import ViT
+from .vit import small_vit
 
 GROUPS = ("query", "key", "value", "out", "up", "down")
 BUDGETS = (LevelBudget(rank=4), LevelBudget(rank=2, base=0.2), LevelBudget(rank=1, base=0.5))
@@ -130,7 +130,7 @@ class LowRank(nn.Module):
 
 
 def test_adapters_that_peft_put_into_a_network_are_known() -> None:
-    network = ViT(10)
+    network = small_vit()
     for block in network.blocks:
         block.up = LowRank(block.up)
     layout = traced(adopt(network, IMAGE))
@@ -170,7 +170,7 @@ def test_a_budget_that_cannot_be_is_one_line(budgets: Sequence[LevelBudget], wor
 
 
 def test_a_rank_needs_adapters() -> None:
-    layout = trace_layout(adopt(ViT(10), IMAGE), IMAGE, "internal")
+    layout = trace_layout(adopt(small_vit(), IMAGE), IMAGE, "internal")
     with pytest.raises(ConfigError, match="has a rank, and no adapter of this network can be cut"):
         budgeted_levels(layout, [LevelBudget(rank=2)], PruningArgs())
 

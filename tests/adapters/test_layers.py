@@ -15,7 +15,7 @@ from fedml_dapper.models import Backbone, adopt, take_over
 from fedml_dapper.models.adapters import AdaptedLinear, add_adapters, merged
 from fedml_dapper.models.copying import with_same_tensors
 
-from .vit import ViT
+from .vit import small_vit
 
 IMAGE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 PICTURES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(2))
@@ -23,7 +23,7 @@ PICTURES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(2))
 
 def adapted(network: nn.Module | None = None, args: AdapterArgs | None = None, *, moved: bool = True) -> Backbone:
     """A network with adapters; ``moved``: B is no longer zero."""
-    backbone = adopt(ViT(10) if network is None else network, IMAGE)
+    backbone = adopt(small_vit() if network is None else network, IMAGE)
     add_adapters(backbone, args or AdapterArgs(rank=4, alpha=8), IMAGE, "the network")
     for layer in layers_of(backbone) if moved else ():
         nn.init.normal_(layer.lora_b, std=0.1)
@@ -47,7 +47,7 @@ def test_a_layer_by_hand() -> None:
 
 
 def test_the_network_starts_as_its_base() -> None:
-    base = ViT(10).eval()
+    base = small_vit().eval()
     before = base(PICTURES)
     assert torch.equal(adapted(base, moved=False)(PICTURES), before)
 
@@ -61,7 +61,7 @@ def test_adapters_norms_and_the_last_layer_are_trained_and_nothing_else() -> Non
     }
     assert {"head.weight", "head.bias", "norm.weight", "blocks.0.norm1.bias"} <= trained
     assert len(list(layers_of(backbone))) == 2 * 6
-    assert backbone.state_dict().keys() > ViT(10).state_dict().keys()
+    assert backbone.state_dict().keys() > small_vit().state_dict().keys()
 
 
 def test_targets_are_named_by_the_last_parts_of_their_names() -> None:
@@ -133,7 +133,7 @@ def test_a_fused_operation_that_goes_past_adapters_is_noticed() -> None:
 def test_a_merged_network_computes_the_same(rank: int) -> None:
     backbone = adapted(args=AdapterArgs(rank=rank, dropout=0.5))
     whole = merged(backbone)
-    assert whole.state_dict().keys() == ViT(10).state_dict().keys()
+    assert whole.state_dict().keys() == small_vit().state_dict().keys()
     torch.testing.assert_close(whole(PICTURES), backbone(PICTURES), rtol=1e-5, atol=1e-6)
     assert merged(whole) is whole
 
@@ -154,7 +154,7 @@ def test_a_copy_around_the_same_tensors_has_adapters_too() -> None:
 
 def test_a_network_that_a_program_passes_gets_adapters_by_the_seed() -> None:
     args = check(ModelArgs, {"adapter": {"rank": 4}}, where="a file")
-    base = ViT(10)
+    base = small_vit()
     first, second, other = (take_over(base, args, 10, seed, IMAGE) for seed in (1, 1, 2))
     weights = [next(layers_of(each)).lora_a for each in (first, second, other)]
     assert torch.equal(weights[0], weights[1])

@@ -29,7 +29,7 @@ from fedml_dapper.methods import METHODS
 from fedml_dapper.models.adapters import AdaptedLinear
 
 from ..grids import sampled
-from .vit import ViT
+from .vit import NETWORK, small_vit
 
 SettingsFactory = Callable[..., Settings]
 Build = Callable[..., Experiment]
@@ -47,11 +47,10 @@ SLIMMING = sorted(
 def build(tiny_settings: SettingsFactory, tmp_path: Path) -> Build:
     """A vision transformer with adapters of rank 4, and three levels of clients."""
     (tmp_path / "levels.yaml").write_text(LEVELS)
-    network = f"model_args.model={Path(__file__).with_name('vit.py')}:ViT"
-    adapter = ("model_args.width=null", "model_args.adapter={rank: 4, alpha: 8}", "learning_rate=0.1")
+    adapter = ("model_args.adapter={rank: 4, alpha: 8}", "learning_rate=0.1")
 
     def built(*overrides: str) -> Experiment:
-        return build_experiment(tiny_settings(network, *adapter, *overrides, above=tmp_path / "levels.yaml"))
+        return build_experiment(tiny_settings(*NETWORK, *adapter, *overrides, above=tmp_path / "levels.yaml"))
 
     return built
 
@@ -122,9 +121,9 @@ def test_a_level_s_export_is_merged_and_slim(build: Build, tmp_path: Path) -> No
     assert any(isinstance(layer, AdaptedLinear) for layer in trained.modules())
     card = Exporter(run, ("safetensors", "onnx")).export(choose(run, level=3), tmp_path / "out")
     merged = load_model(tmp_path / "out" / "model.safetensors")
-    assert merged.state_dict().keys() == ViT(10).state_dict().keys()
+    assert merged.state_dict().keys() == small_vit().state_dict().keys()
     parameters = sum(parameter.numel() for parameter in merged.parameters())
-    assert card.about.parameters == parameters < 0.7 * sum(parameter.numel() for parameter in ViT(10).parameters())
+    assert card.about.parameters == parameters < 0.7 * sum(parameter.numel() for parameter in small_vit().parameters())
     assert all(file.difference is not None and file.difference < 1e-5 for file in card.files)
 
 
@@ -140,7 +139,7 @@ def test_adapters_alone_are_written_as_peft_reads_them(
     tensors = load_file(tmp_path / "out" / "peft" / "adapter_model.safetensors")
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", rank, 2 * rank)
     base = {name: tensor for name, tensor in run.method.problem.backbone.state_dict().items() if "lora" not in name}
-    network = ViT(10).eval()
+    network = small_vit().eval()
     for name in config["target_modules"]:  # what peft does with them
         a, b = (tensors[f"base_model.model.{name}.lora_{each}.weight"] for each in "AB")
         base[f"{name}.weight"] = base[f"{name}.weight"] + config["lora_alpha"] / config["r"] * (b @ a)

@@ -1,42 +1,23 @@
-"""A user's file: a small vision transformer, whose attention splits heads by views of its own."""
+"""The example's vision transformer, small enough for tests: a user's file, whose attention splits heads by a view."""
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import cast
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-        self.heads = heads
+from torch import nn
 
-    def split(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm1(x)
-        q, k, v = (self.split(layer(y)) for layer in (self.query, self.key, self.value))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+FILE = Path(__file__).parents[2] / "examples" / "adapters" / "vit.py"
+NETWORK = (f"model_args.model={FILE}:ViT", "model_args.arguments={width: 16, depth: 2}", "model_args.width=null")
+"""Settings that name it."""
 
 
-class ViT(nn.Module):
-    def __init__(self, num_classes: int, width: int = 16, depth: int = 2, heads: int = 4) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.position = nn.Parameter(0.02 * torch.randn(1, 16, width))
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.position
-        return self.head(self.norm(self.blocks(tokens)).mean(1))
+def small_vit() -> nn.Module:
+    """The same network, as an object: for ten classes."""
+    spec = spec_from_file_location("vit_of_the_example", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast("nn.Module", module.ViT(10, width=16, depth=2))

@@ -63,7 +63,7 @@ def test_stages_are_as_many_as_fit(tiny_settings: SettingsFactory) -> None:
 
 
 def test_dapperfl_s_dense_epoch_counts(tiny_settings: SettingsFactory) -> None:
-    """Of three epochs one is dense: a model of a share c costs (1 + 2 c) / 3."""
+    """DapperFL's first of three epochs is dense, so that a model of a share c costs (1 + 2 c) / 3."""
     _, found = shares(tiny_settings, "training_flops", "method=dapperfl")
     assert found[1:] == pytest.approx([0.77, 0.59], abs=0.03)
     assert all(share <= budget for share, budget in zip(found, (1, 0.8, 0.6), strict=True))

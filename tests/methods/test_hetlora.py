@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from fedml_dapper.methods.parts.adapter_products import Adapter
 from fedml_dapper.pruning import PruningPlan
 
 from ..adapters.by_hand import A, B, close_round, method_of, server_of, upload
+from ..adapters.vit import NETWORK
 
 SettingsFactory = Callable[..., Settings]
 RANKS = (LevelBudget(rank=2), LevelBudget(rank=1))
@@ -91,12 +91,11 @@ def test_a_tail_that_is_given_up_is_not_sent_again() -> None:
 
 
 def test_clients_give_up_what_the_penalty_makes_short(tiny_settings: SettingsFactory) -> None:
-    network = f"model_args.model={Path(__file__).parents[1] / 'adapters' / 'vit.py'}:ViT"
-    few = ("model_args.width=null", "model_args.adapter={rank: 4}", "dapper_args.levels=[{rank: 4}]", "epochs=1")
+    few = ("model_args.adapter={rank: 4}", "dapper_args.levels=[{rank: 4}]", "epochs=1")
     kept = dict[float, int]()
     for penalty in (0.0, 5.0):
         asked = ("method=hetlora", "comm_round=3", f"dapper_args.params.hetlora={{gamma: 0.5, penalty: {penalty}}}")
-        server = simulate(build_experiment(tiny_settings(network, *few, *asked)))[0]
+        server = simulate(build_experiment(tiny_settings(*NETWORK, *few, *asked)))[0]
         kept[penalty] = min(len(server.downlink(client).weights["blocks.0.up.lora_a"]) for client in range(5))
     assert kept[5.0] < 4
     assert kept[0.0] >= kept[5.0]

@@ -243,7 +243,7 @@ def test_a_client_without_that_memory_trains_what_is_behind_the_block() -> None:
 
 
 def test_frozen_layers_save_nothing() -> None:
-    """Of three linear layers behind one another, the last alone is trained: its input is all that is saved."""
+    """Where the last of three linear layers alone is trained, its input is all that the backward pass needs."""
     layers = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Linear(5, 4), nn.Linear(4, 10))
     for layer in (layers[1], layers[2]):
         layer.requires_grad_(False)

@@ -45,7 +45,7 @@ class Capabilities:
     has_representations: bool | None = None
     """Of the network, under a linear predictor."""
     has_adapters: bool | None = None
-    """Of the network, which can be cut."""
+    """Whether the network has adapters that can be cut."""
     has_labels: bool | None = None
     """Of the task: one class a sample."""
 

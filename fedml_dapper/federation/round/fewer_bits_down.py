@@ -25,7 +25,7 @@ class FewerBitsDown:
         self._global: Tensors = {}
         """The global model of the open round."""
         self._rounded: dict[str, Tensor] = {}
-        """What of it was rounded already."""
+        """Tensors of the global model that were rounded already in the open round, by name."""
 
     def begin_round(self, weights: Tensors) -> None:
         """Note the global model of a round that opens."""
