@@ -18,9 +18,11 @@ from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
+from fedml_dapper.datasets.rows import rows_at
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError, shortened
-from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved, tensors_of
+from fedml_dapper.inputs import Inputs, as_inputs, channels_last, mapped, moved, tensors_of
+from fedml_dapper.randomness.seeding import seed_torch
 
 LOGGER = logging.getLogger(__name__)
 _WANTED = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
@@ -131,15 +133,11 @@ class Items(Samples):
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
         seed = int(torch.randint(2**32, (), generator=generator))
-        with _seeded_everywhere(seed):
-            batch = self._collated(self.places[indices])
-        return self._moved(batch)
+        return self._fetched(self.places[indices], seed)
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         for places in torch.split(self.places, batch_size):
-            with _seeded_everywhere(0):
-                batch = self._collated(places)
-            yield self._moved(batch)
+            yield self._fetched(places, 0)
 
     def pictures(self, indices: Tensor) -> Tensor | None:
         """Inputs of 1 or 3 channels as pictures, from their darkest to their brightest value."""
@@ -152,6 +150,21 @@ class Items(Samples):
         low, high = (bound.view(-1, 1, 1, 1) for bound in (values.min(1).values, values.max(1).values))
         scaled = (inputs.float() - low) / (high - low).clamp(min=1e-12)
         return (scaled * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
+
+    def _fetched(self, places: Tensor, seed: int) -> Batch:
+        """The batch at ``places`` on the device; what the data sets draw for it is drawn from ``seed``."""
+        batch = self._looked_up(places)
+        if batch is None:
+            with _seeded_everywhere(seed):
+                batch = self._collated(places)
+        return self._moved(batch)
+
+    def _looked_up(self, places: Tensor) -> Batch | None:
+        """What :meth:`_collated` returns, by one look-up, where the items are rows of tensors; None elsewhere."""
+        if len(self.sources) > 1:
+            return None
+        rows = rows_at(self.sources[0].dataset, places[:, 1])
+        return None if rows is None else self._as_batch(*rows, places)
 
     def _collated(self, places: Tensor) -> Batch:
         items = [self.sources[source].item(index) for source, index in places.tolist()]
@@ -175,7 +188,10 @@ class Items(Samples):
         unread = next(filter(hindrance, (*tensors_of(inputs), targets)), None)
         if unread is not None:
             raise self._unreadable(unread, items, places)
-        inputs = mapped(inputs, _at_most_float32)
+        return self._as_batch(inputs, targets, places)
+
+    def _as_batch(self, inputs: Inputs, targets: Tensor, places: Tensor) -> Batch:
+        inputs = channels_last(mapped(inputs, _at_most_float32))
         targets = _at_most_float32(targets)
         if not self.seen_whole:
             self._warn_of(inputs, places)
@@ -316,7 +332,7 @@ def _seeded_everywhere(seed: int) -> Iterator[None]:
     before_python = random.getstate()
     before_numpy = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         np.random.seed(seed)
         random.seed(seed)
         try:

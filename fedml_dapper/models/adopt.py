@@ -17,11 +17,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedml_dapper.config import did_you_mean
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError
-from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
+from fedml_dapper.inputs import Inputs, axes_in_order, count, described, repeated, rows, with_numbers
 from fedml_dapper.models.admission import check_network, copied, return_hint
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.backward import check_backward, ready_for_backward
 from fedml_dapper.models.compiled import uncompiled
+from fedml_dapper.models.image_layout import takes_channels_last
 from fedml_dapper.models.passing import called, misfit
 from fedml_dapper.models.running import first_line, in_mode, running
 
@@ -36,11 +37,18 @@ class AdoptedBackbone(Backbone):
     """A backbone around another module, with which it shares all layers and tensors under the module's names.
 
     So state dicts fit either, and a layer or tensor replaced in one is replaced in the other. ``calls`` are the modules
-    in the order of a forward pass. Without a ``tail`` the network's outputs cannot be computed from z.
+    in the order of a forward pass. Without a ``tail`` the network's outputs cannot be computed from z. Images reach the
+    module with their channels last in memory only if it ``takes_channels_last``.
     """
 
     def __init__(
-        self, module: nn.Module, calls: Sequence[str], predictor: str | None, tail: Tail | None = None
+        self,
+        module: nn.Module,
+        calls: Sequence[str],
+        predictor: str | None,
+        tail: Tail | None = None,
+        *,
+        takes_channels_last: bool = True,
     ) -> None:
         super().__init__()
         own = self.__dict__  # not setattr, with which nn.Module would put a prefix before all of the module's names
@@ -48,6 +56,7 @@ class AdoptedBackbone(Backbone):
         own["_calls"] = tuple(calls)
         own["_predictor_name"] = predictor
         own["_tail"] = tail
+        own["_takes_channels_last"] = takes_channels_last
         for register in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             own[register] = module.__dict__[register]
         self.training = module.training
@@ -92,7 +101,8 @@ class AdoptedBackbone(Backbone):
         return sorted((name for name, _ in self.named_modules()), key=rank_of)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        outputs: Tensor = called(self.module, inputs)
+        takes_them: bool = self.__dict__["_takes_channels_last"]
+        outputs: Tensor = called(self.module, inputs if takes_them else axes_in_order(inputs))
         return outputs
 
     def encode(self, inputs: Inputs) -> Tensor:
@@ -176,7 +186,8 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
         name = _last_linear(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
         check_backward(module, inputs, label)
-    return AdoptedBackbone(module, calls, name, tail)
+        takes_them = takes_channels_last(module, inputs, label)
+    return AdoptedBackbone(module, calls, name, tail, takes_channels_last=takes_them)
 
 
 def _probe(module: nn.Module, label: str) -> nn.Module:
