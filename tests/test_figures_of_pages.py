@@ -19,6 +19,7 @@ from docs.pictures.summaries import RESULTS, entry, named, summary
 from .test_prose import ROOT
 
 DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_drawn"
+CARD = "paper_on_h100/table2"
 SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
 PARTS, RATIOS, FEWER, RULES, WIDE = (
     "small/table3",
@@ -138,6 +139,9 @@ def said() -> dict[str, list[str]]:
             f"The paper has DapperFL at {published('DapperFL')} % and FedAvg at {published('FedAvg')} %.",
             f"three seeds | {spread(DRAWN, dense)} | {spread(DRAWN, 'DapperFL')} | {spread(DRAWN, PLUS)} |",
             f"deals them, one seed | {of(LARGE, dense)} | {of(LARGE, 'DapperFL')} | {of(LARGE, PLUS)} |",
+            f"the same on an H100 | {of(CARD, dense)} | {of(CARD, 'DapperFL')} | not finished |",
+            f"NeFL has {of(CARD, 'NeFL')} % and FedMP {of(CARD, 'FedMP')}, so DapperFL is {apart(CARD, 'DapperFL', 'NeFL')}"
+            f" and {apart(CARD, 'DapperFL', 'FedMP')} points ahead",
             f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
             f"DapperFL is {apart(FLEET, 'DapperFL', on_those)} points ahead of FedAvg without those devices.",
             f"{WORDS[len(wide)]} of {WORDS[len(settings)]} such settings do, by up to"

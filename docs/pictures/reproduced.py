@@ -22,11 +22,17 @@ class Setting(NamedTuple):
 def settings() -> list[Setting]:
     """The paper's figures first, then what was run, from small to large."""
     small, large, drawn = "small/table2_drawn", "paper/table2", "paper/table2_drawn"
+    on_card = "paper_on_h100/table2"
     published = {name: (entry(small, name, rule="best")["published"]["mean"], 0.0) for name in ("FedAvg", "DapperFL")}
     return [
         Setting("the paper", "published, best round", published),
         Setting("small", "three seeds, bars: deviation", {name: _reached(small, name) for name in _METHODS}),
         Setting("the paper's size", "public code's domains, one seed", {n: _reached(large, n) for n in _METHODS}),
+        Setting(
+            "the same on a GPU",
+            "the same seed, an H100",
+            {name: _reached(on_card, name) for name in ("FedAvg", "DapperFL")},
+        ),
         Setting(
             "the paper's size",
             "domains drawn by the seed, one seed",

@@ -17,19 +17,28 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 """The two are numbers of ``mallopt``'s parameters, from glibc's ``malloc.h``."""
 _NEVER = 2**31 - 1
+_blocks = 0
+"""Blocks of :func:`freed_memory_kept` that this process is in."""
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep freed memory in this process during the block, and give it back at the end; without glibc do nothing."""
+    """Keep freed memory in this process during the block, and give it back at the end; without glibc do nothing.
+
+    A block within another one gives nothing back.
+    """
+    global _blocks  # noqa: PLW0603  # the allocator is the process's
     library = _glibc()
-    if library is not None:
+    if library is not None and not _blocks:
         library.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    _blocks += 1
     try:
         yield
     finally:
-        give_back_freed_memory()
+        _blocks -= 1
+        if not _blocks:
+            give_back_freed_memory()
 
 
 def give_back_freed_memory() -> None:

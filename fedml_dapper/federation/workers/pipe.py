@@ -26,8 +26,10 @@ class WorkerPipe:
         for work in (self._read, self._write):
             Thread(target=_ending_with_the_peer, args=(work,), daemon=True).start()
 
-    def receive(self) -> bytes:
-        """Return the next message; waits for it."""
+    def receive(self, before_waiting: Callable[[], None]) -> bytes:
+        """Return the next message; waits for it, after a call of ``before_waiting``, where it has not come yet."""
+        if self._come.empty():
+            before_waiting()
         return self._come.get()
 
     def send(self, message: bytes | memoryview) -> None:

@@ -20,6 +20,7 @@ from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, 
 from fedml_dapper.federation.workers.pipe import WorkerPipe
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.process.interruption import disregard
+from fedml_dapper.process.freed_memory import freed_memory_kept, give_back_freed_memory
 from fedml_dapper.process.profiling import apart
 
 HELD_BACK = {signal.SIGINT, signal.SIGTERM}
@@ -38,17 +39,21 @@ def serve(
     clients: ClientSide,
     update: Callable[[Downlink], Upload],
 ) -> None:
-    """Train the clients that come through ``connection``, in a process just forked from ``parent``; never returns."""
+    """Train the clients that come through ``connection``, in a process just forked from ``parent``; never returns.
+
+    What one client's training frees serves the next one's, and goes back to the system when there is none.
+    """
     _end_with(parent)
     _leave_signals_to_parent()
     torch.set_num_threads(threads)
     gc.freeze()  # or the collector would write its marks into shared memory, and so copy all of it
     pipe = WorkerPipe(connection)
     try:
-        while True:
-            task = model.unpack(pipe.receive())
-            assert isinstance(task, Task)
-            pipe.send(_answer(task, pipe, model, clients, update))
+        with freed_memory_kept():
+            while True:
+                task = model.unpack(pipe.receive(before_waiting=give_back_freed_memory))
+                assert isinstance(task, Task)
+                pipe.send(_answer(task, pipe, model, clients, update))
     except BaseException:  # noqa: BLE001  # nothing may pass: what the parent would do on its way out is not ours to do
         traceback.print_exc()
         sys.stderr.flush()
