@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -40,7 +41,7 @@ def words(rows: Sequence[Tensor]) -> list[str]:
 def test_four_domains_of_equal_size(suite: Suite) -> None:
     assert [domain.name for domain in suite.domains] == list(DOMAINS)
     assert [[len(part) for part in domain.parts] for domain in suite.domains] == [[40, 8, 4]] * 4
-    assert (suite.label, suite.num_classes, suite.example.shape) == ("text_offline", 128, (1, 64))  # type: ignore[union-attr]
+    assert (suite.num_classes, suite.example.shape) == (128, (1, 64))  # type: ignore[union-attr]
 
 
 def test_it_is_real_text(suite: Suite) -> None:
@@ -48,7 +49,10 @@ def test_it_is_real_text(suite: Suite) -> None:
         assert word in " ".join(words(tokens(suite, domain, 0))).lower()
 
 
-def test_a_source_names_versions_and_content(suite: Suite) -> None:
+def test_texts_of_other_versions_have_another_label_and_source(suite: Suite) -> None:
+    fewer = load_suite(DataArgs(dataset="text_offline", arguments={"samples": 30}))
+    assert re.fullmatch(r"text_offline \(content [0-9a-f]{8}\)", suite.label)
+    assert fewer.label != suite.label
     assert all(" (content " in domain.source for domain in suite.domains)
     assert suite.domains[1].source.startswith("scikit-learn 1.")
     assert len({domain.source[-9:] for domain in suite.domains}) == 4

@@ -5,8 +5,8 @@ are licensed under, ``names`` the names of Unicode's characters. ``modules``, th
 a fifth one for whoever asks for it: a base is trained on it (config/text_base.yaml).
 
 A sample is a passage of 64 letters and, as its target, the letter that follows each. Texts are those of the installed
-versions, which each domain's source names beside a digest. The suite needs no download and stands for no published
-benchmark.
+versions, which each domain's source names; the suite's label has a digest of them, so that results on other texts are
+told apart. The suite needs no download and stands for no published benchmark.
 """
 
 from __future__ import annotations
@@ -72,14 +72,16 @@ def load_texts(args: DataArgs) -> Suite:
         DataError: Texts are missing, or too short.
     """
     suite = own_suite(load, TEXT_OFFLINE, args.model_copy(update={"classes": VOCABULARY}))
-    domains = tuple(replace(domain, source=_source(domain)) for domain in suite.domains)
-    return replace(suite, domains=domains, client_share=_CLIENT_SHARE)
+    domains = tuple(
+        replace(domain, source=f"{KINDS[domain.name].origin()} ({_content(domain)})") for domain in suite.domains
+    )
+    return replace(suite, domains=domains, client_share=_CLIENT_SHARE, remarks=(_content(*domains),))
 
 
-def _source(domain: Domain) -> str:
-    """Say what the texts of a domain are from, by version, with a digest of them all."""
+def _content(*domains: Domain) -> str:
+    """Return words by which texts of other versions are told apart: a digest of all passages."""
     digest = hashlib.sha256()
-    for part in domain.parts:
+    for part in (part for domain in domains for part in domain.parts):
         [source] = cast(Items, part).sources
         digest.update(cast(TensorDataset, source.dataset).tensors[0].numpy().tobytes())
-    return f"{KINDS[domain.name].origin()} (content {digest.hexdigest()[:_DIGITS]})"
+    return f"content {digest.hexdigest()[:_DIGITS]}"

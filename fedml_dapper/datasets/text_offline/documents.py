@@ -10,8 +10,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
+from pathlib import Path, PurePath
 from platform import python_version
 
 from fedml_dapper.errors import DataError
@@ -63,11 +63,21 @@ def _help_topics() -> Iterable[Document]:
     return [Document(name, text.__str__) for name, text in topics.items()]
 
 
-def _docstrings_below(folder: Path) -> Iterable[Document]:
-    for path in folder.rglob("*.py"):
-        inside = path.relative_to(folder)
-        if not _OTHERS.intersection(inside.parts):
-            yield Document(inside.as_posix(), partial(_docstrings_in, path))
+def _docstrings_of_python() -> Iterable[Document]:
+    return _docstrings((path.relative_to(_python()), path) for path in _python().rglob("*.py"))
+
+
+def _docstrings_of_scikit_learn() -> Iterable[Document]:
+    return _docstrings((path, Path(str(path.locate()))) for path in _files("scikit-learn") if path.suffix == ".py")
+
+
+def _docstrings(files: Iterable[tuple[PurePath, Path]]) -> Iterable[Document]:
+    """Return a document for each of ``files``, by its place in what it belongs to and its path."""
+    return [
+        Document(place.as_posix(), partial(_docstrings_in, path))
+        for place, path in files
+        if not _OTHERS.intersection(place.parts)
+    ]
 
 
 def _docstrings_in(path: Path) -> str:
@@ -82,13 +92,12 @@ def _docstrings_in(path: Path) -> str:
 
 
 def _licences() -> Iterable[Document]:
-    for name in _LICENSED:
-        _version(name)
-        for folder in _packages().glob(f"{name.replace('-', '_')}-*.dist-info"):
-            for path in folder.rglob("*"):
-                if _LICENCE.match(path.name) and path.is_file():
-                    inside = path.relative_to(folder).as_posix()
-                    yield Document(f"{name}/{inside}", partial(path.read_text, "utf-8", "replace"))
+    return [
+        Document(f"{name}/{'/'.join(path.parts[1:])}", partial(Path(str(path.locate())).read_text, "utf-8", "replace"))
+        for name in _LICENSED
+        for path in _files(name)
+        if path.parts[0].endswith(".dist-info") and _LICENCE.match(path.name)
+    ]
 
 
 def _names_of_characters() -> Iterable[Document]:
@@ -103,17 +112,22 @@ def _python() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def _packages() -> Path:
-    return Path(sysconfig.get_path("purelib"))
-
-
 def _of_python() -> str:
     return f"Python {python_version()}"
 
 
 def _version(name: str) -> str:
+    return f"{name} {_distribution(name).version}"
+
+
+def _files(name: str) -> Iterable[PackagePath]:
+    """Return the files of an installed distribution; none where whoever installed it has not written them down."""
+    return _distribution(name).files or ()
+
+
+def _distribution(name: str) -> Distribution:
     try:
-        return f"{name} {version(name)}"
+        return distribution(name)
     except PackageNotFoundError as error:
         raise DataError(
             f"text_offline is made of texts of {name}, which is not installed; pip install {name}"
@@ -122,10 +136,10 @@ def _version(name: str) -> str:
 
 KINDS = {
     "documentation": Kind(_help_topics, _of_python),
-    "docstrings": Kind(lambda: _docstrings_below(_packages() / "sklearn"), lambda: _version("scikit-learn")),
+    "docstrings": Kind(_docstrings_of_scikit_learn, partial(_version, "scikit-learn")),
     "licences": Kind(_licences, lambda: ", ".join(map(_version, _LICENSED))),
     "names": Kind(_names_of_characters, lambda: f"Unicode {unicodedata.unidata_version}"),
-    "modules": Kind(lambda: _docstrings_below(_python()), _of_python),
+    "modules": Kind(_docstrings_of_python, _of_python),
 }
 """Pages of Python's ``help()``, scikit-learn's docstrings, licences, names of characters, and docstrings of Python's
 own modules."""
