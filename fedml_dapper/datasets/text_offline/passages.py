@@ -10,15 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from fedml_dapper.datasets.padding import NOT_A_TARGET, PADDING
 from fedml_dapper.datasets.text_offline.documents import Kind
 from fedml_dapper.errors import DataError
 
 VOCABULARY = 128
 """Tokens: the ASCII numbers of letters."""
-PADDING = 0
-"""Token behind the end of a text."""
-NOT_A_TARGET = -100
-"""Target behind the end of a text, which counts nowhere."""
 _PARTS = ("train", "test", "validation")
 _MOST_OF_PART = 4
 """A document gives at most this part of a part's passages, so that each is of several documents."""
