@@ -62,6 +62,7 @@ NOT_RUN = {
     r"fedml-dapper calibrate .*--rank": "asks a running server; tests/commands",
     r"fedml-dapper audit .*--holds|fedml-dapper silos revoke .* 9f2c11aa": "a hash that stands for another",
     r"fedml-dapper run -c prices.yaml": "tests/tasks/test_own_task.py",
+    r"fedml-dapper run -c text_": "minutes; tests/benches/test_texts.py, tests/models/test_transformer.py",
     r"fedml-dapper run .*comm_round=30": "30 rounds; tests/federation/test_extending.py",
     r"fedml-dapper run .*threads=2": "would change the threads of the tests after it",
     r"fedml-dapper data pack ": "asks for the pictures of a published suite; tests/datasets",
@@ -147,6 +148,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = {"comm_round": 1, "epochs": 1, "client_share": 0.03}
     base = stage / "examples" / "adapters" / "base.yaml"
     fedml_dapper.run(base, short, output=stage / "runs" / "base", progress=False)
+    few = {"data_args.arguments": {"domains": ["modules"], "samples": 40}, "comm_round": 1}
+    fedml_dapper.run("text_base.yaml", few, output=stage / "runs" / "text_base", progress=False)
     make_pictures(stage / "pictures", per_class=4)
     shutil.copytree(stage / "pictures", stage / "examples" / "own_pictures" / "pictures")
     draw("circle", "ink", seed=1).save(stage / "picture.png")

@@ -163,7 +163,7 @@ def _pictures_of_models(results: BenchResults, tables: Tables) -> Iterator[Pictu
             "Every client's own model, on its domain's test images. Levels differ in the domains that their clients"
             " hold, too: compare lines on one spoke, not spokes.",
         )
-    if diagnosis_figures.diagnosed(results.reference):
+    if diagnosis_figures.has_confusions(results.reference):
         yield Picture(
             "confusion",
             diagnosis_figures.confusion_matrices(results, results.reference),

@@ -58,9 +58,10 @@ class Diagnosis(Record):
     """Closer look at a finished cell's final model."""
 
     confusion: dict[str, Counts]
-    """Domain -> confusion of classes."""
+    """Domain -> confusion of classes; empty where a sample's target is no class."""
     levels: tuple[LevelScore, ...]
-    embedding: Embedding
+    embedding: Embedding | None
+    """None where a sample's target is no class."""
     needs: Needs | None = None
     """What a round cost clients; None in cells of earlier versions."""
 
@@ -85,6 +86,10 @@ class Diagnosis(Record):
 
 def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
     """Diagnose the final model of ``server``; where there is none, the model of each domain's first client."""
+    levels = _levels(experiment, server)
+    needs = Needs.of(experiment)
+    if not experiment.method.problem.task.has_labels:
+        return Diagnosis(confusion={}, levels=levels, embedding=None, needs=needs)
     models = _models(experiment, server)
     device = experiment.device
     return Diagnosis(
@@ -92,9 +97,9 @@ def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
             test.domain: confusion(models[test.domain], test, experiment.num_classes, device)
             for test in experiment.tests
         },
-        levels=_levels(experiment, server),
+        levels=levels,
         embedding=_embedding(models, experiment.tests, experiment.settings.common_args.random_seed, device),
-        needs=Needs.of(experiment),
+        needs=needs,
     )
 
 

@@ -29,6 +29,11 @@ def diagnosed(variant: VariantResults) -> list[tuple[int, Diagnosis]]:
     return [(seed, cell.diagnosis) for seed, cell in variant.cells.items() if cell.diagnosis is not None]
 
 
+def has_confusions(variant: VariantResults) -> bool:
+    """Whether the variant has diagnoses, which say what is taken for what."""
+    return any(diagnosis.confusion for _, diagnosis in diagnosed(variant))
+
+
 def has_level_radar(tables: Tables) -> bool:
     """Whether some variant has all levels, and these are enough for a radar.
 
@@ -106,8 +111,7 @@ def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure
 
 def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Figure:
     """Draw representations of test images in two dimensions, for one seed of each variant."""
-    chosen = [(variant, *diagnosed(variant)[0]) for variant in variants]
-    shown = [(variant, seed, diagnosis.embedding) for variant, seed, diagnosis in chosen]
+    shown = [(variant, *_embedded(variant)[0]) for variant in variants]
     figure, grid = multiples(
         "Representations of test images (t-SNE)",
         f"{results.data_label}, 1 seed, profile {results.profile}",
@@ -135,13 +139,18 @@ def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Fig
 
 
 def embedded_pair(results: BenchResults, tables: Tables) -> list[VariantResults]:
-    """Return the reference and, beside it, FedAvg or else the most accurate other variant, if they have a diagnosis."""
+    """Return the reference and, beside it, FedAvg or else the most accurate other variant, if they have embeddings."""
     reference = results.reference
     others = [v for v in results.finished if v.label != reference.label and v.variant.panel == reference.variant.panel]
-    others = [v for v in others if diagnosed(v)]
+    others = [v for v in others if _embedded(v)]
     averaged = [v for v in others if v.variant.method == "fedavg"]
     ranked = sorted(others, key=lambda v: -_mean(tables, v.label))
-    return [v for v in (reference, *(averaged or ranked)[:1]) if diagnosed(v)]
+    return [v for v in (reference, *(averaged or ranked)[:1]) if _embedded(v)]
+
+
+def _embedded(variant: VariantResults) -> list[tuple[int, Embedding]]:
+    """The variant's embeddings, each with its seed."""
+    return [(seed, found.embedding) for seed, found in diagnosed(variant) if found.embedding is not None]
 
 
 def _mean(tables: Tables, label: str) -> float:

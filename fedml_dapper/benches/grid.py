@@ -107,6 +107,8 @@ class Bench(Section):
     """Device, by the name of its profile, whose time for each level's training the page says."""
     gap: Gap | None = None
     """Variants between which the value of size is measured, if it is."""
+    prepare: str | None = None
+    """Command that makes the weights which its cells start from, where there are such."""
 
     @rule
     def _labels(self) -> Iterator[str]:
@@ -226,6 +228,19 @@ def cells(
                 raise ConfigError(f"{where}: benches compare {TOP_1.title}, and its task goes for {headline.title}")
             chosen.append(Cell(variant, seed, settings))
     return chosen
+
+
+def check_weights(bench: Bench, chosen: Sequence[Cell]) -> None:
+    """Check that the weights which cells start from are there: cells' names go by what these hold.
+
+    Raises:
+        ConfigError: A file is missing; the message says by which command it is made.
+    """
+    for cell in chosen:
+        weights = cell.settings.model_args.weights
+        if weights is not None and not weights.is_file():
+            way_out = f"; make it first: {bench.prepare}" if bench.prepare else ""
+            raise ConfigError(f"bench {bench.name}, {cell.variant.label}: no weights at {weights.absolute()}{way_out}")
 
 
 class PlannedCell(Section):

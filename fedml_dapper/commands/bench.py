@@ -59,7 +59,7 @@ def bench(
     """
     from fedml_dapper.benches.bench_report import write_bench_report
     from fedml_dapper.benches.bench_terminal import terminal_table
-    from fedml_dapper.benches.grid import Manifest, cells, load_bench
+    from fedml_dapper.benches.grid import Manifest, cells, check_weights, load_bench
     from fedml_dapper.benches.overview import standings
     from fedml_dapper.benches.queue import Outcome, run_queue
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
@@ -80,6 +80,7 @@ def bench(
         parse_override(changes, override)
     asked = None if seeds is None else read_seeds(seeds)
     chosen = cells(declared, profile, seeds=asked, device=device, precision=precision, overrides=changes)
+    check_weights(declared, chosen)
     if device == "cuda" and not report_only:
         check_gpu()
     store = output or Path("benches") / profile

@@ -31,14 +31,16 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
     """Say which domains were found, where, and how many images they have; exit code 2 if chosen data lack one."""
     from fedml_dapper.datasets.availability import find_domains
     from fedml_dapper.datasets.suites import PUBLISHED, data_root
+    from fedml_dapper.datasets.text_offline import TEXT_OFFLINE
 
     if config is not None:
         if root is not None or dataset is not None:
             raise ConfigError("--config says which data and where; leave --root and --dataset out")
         chosen = [load_settings([config]).data_args]
     else:
-        chosen = [DataArgs(dataset=name, data_cache_dir=root) for name in ([dataset] if dataset else PUBLISHED)]
-    is_own = chosen[0].dataset not in PUBLISHED
+        built_in = (*PUBLISHED, TEXT_OFFLINE)
+        chosen = [DataArgs(dataset=name, data_cache_dir=root) for name in ([dataset] if dataset else built_in)]
+    is_own = chosen[0].dataset not in (*PUBLISHED, TEXT_OFFLINE)
     where = data_root(chosen[0].data_cache_dir).absolute()
     rows = [row for args in chosen for row in find_domains(args)]
     if as_json:

@@ -79,7 +79,8 @@ class DataArgs(Section):
     """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
     arguments: Arguments = Field(default={})
-    """Arguments that a function of one's own is called with, by name."""
+    """Arguments that a function of one's own is called with, by name; ``text_offline`` takes ``domains``, ``samples``
+    and ``length``."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | tuple[str, ...] | None = None
     """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
     the data say when absent."""
@@ -146,7 +147,16 @@ class DataArgs(Section):
             yield "`clients` gives a level to some clients only; give one to all of them or to none"
 
 
-BUILT_IN = ("alexnet", "lenet5", "lenet5_one_fc", "lenet5_three_fc", "resnet10", "resnet18", "unet_small")
+BUILT_IN = (
+    "alexnet",
+    "lenet5",
+    "lenet5_one_fc",
+    "lenet5_three_fc",
+    "resnet10",
+    "resnet18",
+    "transformer_small",
+    "unet_small",
+)
 """Values of ``model_args.model`` that name a built-in backbone."""
 
 
@@ -158,7 +168,7 @@ class ModelArgs(Section):
     absent only where a FedML program passes a network of its own."""
     width: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
-    (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
+    (ResNets, AlexNet and the transformer 64, U-Net 16, LeNet5 6)."""
     norm: Norm | None = None
     """Norm of ResNets and AlexNet: ``batch`` as published, which is the default, ``group``, or ``standardised``: no
     norm, but convolutions that standardise their own weights, whose slim networks need no statistics."""
@@ -192,8 +202,8 @@ class TrainArgs(Section):
     """Samples of a step that run forward and backward at a time, which takes less memory; all at once when absent. For
     networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
-    """What is learnt: ``classification``, ``segmentation``, ``language_modelling``, or the user's own
-    (docs/own_task.md)."""
+    """What is learnt: ``classification``, ``segmentation``, ``language_modelling``, the same by accuracy
+    (``next_token``), or the user's own (docs/own_task.md)."""
     task_arguments: Arguments = Field(default_factory=dict)
     """Arguments that the task's class is made with."""
     client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.suites import PUBLISHED, data_root, find_recipe, load_suite
+from fedml_dapper.datasets.text_offline import TEXT_OFFLINE
 from fedml_dapper.errors import DataError
 
 
@@ -43,7 +44,7 @@ def find_domains(args: DataArgs) -> list[DomainStatus]:
                 num_test=len(domain.test),
                 is_subset=False,
                 looked_in=(),
-                classes=suite.classes,
+                classes=() if args.dataset == TEXT_OFFLINE else suite.classes,
             )
             for domain in suite.domains
         ]

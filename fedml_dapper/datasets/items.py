@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
+from fedml_dapper.datasets.padding import is_sequence, padded
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.rows import rows_at
 from fedml_dapper.datasets.samples import Batch, Samples
@@ -25,7 +26,10 @@ from fedml_dapper.inputs import Inputs, as_inputs, channels_last, mapped, moved,
 from fedml_dapper.randomness.seeding import seed_torch
 
 LOGGER = logging.getLogger(__name__)
-_WANTED = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
+_WANTED = (
+    "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items; sequences of"
+    " whole numbers may differ in length"
+)
 _DEPTH = 3
 """How deep tensors may lie in an item, ``({name: tensor}, target)``, and one more."""
 _LONGEST_MESSAGE = 400
@@ -78,9 +82,9 @@ class Source:
 class Items(Samples):
     """The items of ``sources`` at ``places``, rows (source, index) of int64 (N, 2).
 
-    Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it; float64 and float8
-    become float32. What a data set draws from torch's, numpy's or Python's global generator follows from the batch's
-    stream, so that runs repeat.
+    Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it, but with sequences padded to
+    the longest of the batch (``padding``); float64 and float8 become float32. What a data set draws from torch's,
+    numpy's or Python's global generator follows from the batch's stream, so that runs repeat.
     """
 
     sources: tuple[Source, ...]
@@ -171,7 +175,7 @@ class Items(Samples):
         if unreadable := unread_in(items[0]):  # collating these may work, and takes torch seconds of preparation
             raise self._unreadable(unreadable[0], items, places)
         try:
-            batch = default_collate(items)
+            batch = default_collate(padded(items))
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise self._unlike(items, places, error) from error
         if len({input_form(item) for item in items}) > 1:  # collating would drop names, or mix 0 to 255 with 0 to 1
@@ -250,7 +254,10 @@ def _inputs_of(item: object, collated: object) -> Inputs | None:
 
 
 def input_form(item: object) -> object:
-    """Return what the inputs of all items have in common: dtype and shape of each tensor or array, and its name."""
+    """Return what the inputs of all items have in common: dtype and shape of each tensor or array, and its name.
+
+    A sequence may have any length.
+    """
     return _form_of(item[0]) if isinstance(item, list | tuple) and item else None
 
 
@@ -260,7 +267,8 @@ def _form_of(part: object, depth: int = _DEPTH) -> object:
     if isinstance(part, list | tuple) and depth:
         return tuple(_form_of(value, depth - 1) for value in part)
     if isinstance(part, Tensor | np.ndarray):
-        return str(part.dtype).removeprefix("torch.").replace("float64", "float32"), tuple(part.shape)
+        shape = "of any length" if is_sequence(part) else tuple(part.shape)
+        return str(part.dtype).removeprefix("torch.").replace("float64", "float32"), shape
     return None
 
 

@@ -1,8 +1,8 @@
 """A user's own data set, ``dataset: my_data.py:load``: domains that a function returns.
 
 ``load(**data_args.arguments)`` returns ``{domain: (train, test)}`` or ``{domain: (train, test, validation)}`` of
-map-style data sets, each with a length and items ``(input, target)`` of one shape and dtype. Targets that are single
-integers are classes.
+map-style data sets, each with a length and items ``(input, target)`` of one shape and dtype; sequences of whole numbers
+may have any length, and are padded by batch. Targets that are single integers are classes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike, unread_in
 from fedml_dapper.datasets.own_samples import MERGING
+from fedml_dapper.datasets.padding import is_sequence
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
@@ -289,7 +290,12 @@ def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
 
 
 def _inputs_of(items: Items) -> str:
-    return described(items.first.inputs, _look_of)
+    return described(items.first.inputs, _look_of_input)
+
+
+def _look_of_input(batch: Tensor) -> str:
+    """Dtype and shape of a sample, whose length does not count if it is a sequence."""
+    return _look_of(batch).partition(" ")[0] + " of any length" if is_sequence(batch[0]) else _look_of(batch)
 
 
 def _targets_of(items: Items) -> str:

@@ -19,6 +19,8 @@ from fedml_dapper.datasets.own_data import Load, own_suite
 from fedml_dapper.datasets.own_pictures import find_recipe_in, recipe_of
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import SuiteRecipe
+from fedml_dapper.datasets.text_offline import TEXT_OFFLINE, load_texts
+from fedml_dapper.datasets.text_offline import load as passages
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.registry import Registry
 
@@ -49,7 +51,9 @@ def _fits(found: object) -> str:
     return "" if callable(found) else "no function; write one that returns {domain: (train, test)} (docs/own_data.md)"
 
 
-SUITES: Registry[SuiteRecipe | Load] = Registry("data_args.dataset", "suite", {**PUBLISHED, FOLDER: _in_folder}, _fits)
+SUITES: Registry[SuiteRecipe | Load] = Registry(
+    "data_args.dataset", "suite", {**PUBLISHED, FOLDER: _in_folder, TEXT_OFFLINE: passages}, _fits
+)
 """Suites by the names that ``data_args.dataset`` takes."""
 
 _OF_FOLDERS = ("test_share", "skip_damaged")
@@ -69,9 +73,12 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
     name = _name_of(args)
     if recipe is not None:
         return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
-    load = SUITES.find(name)
-    assert not isinstance(load, SuiteRecipe)
-    suite = own_suite(load, short_name(name), args)
+    if name == TEXT_OFFLINE:
+        suite = load_texts(args)
+    else:
+        load = SUITES.find(name)
+        assert not isinstance(load, SuiteRecipe)
+        suite = own_suite(load, short_name(name), args)
     if only is None:
         return suite
     chosen = tuple(domain for domain in suite.domains if domain.name in only)
@@ -79,10 +86,12 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
 
 
 def find_recipe(args: DataArgs) -> SuiteRecipe | None:
-    """Return the recipe of the suite that ``args`` name, changed as they say; None for a user's function."""
+    """Return the recipe of the suite that ``args`` name, changed as they say; None for a function, and for texts."""
     name = _name_of(args)
     found = SUITES.find(name)
-    if name not in SUITES:
+    if name == TEXT_OFFLINE:
+        _refuse(args, ("classes",))
+    if name == TEXT_OFFLINE or name not in SUITES:
         _refuse(args, _OF_FOLDERS + _OF_IMAGES)
         return None
     _refuse(args, ("arguments",) if name == FOLDER else ("arguments", "classes", *_OF_FOLDERS))

@@ -73,6 +73,27 @@ def build_base(args: ModelArgs, num_classes: int, seed: int, example: Inputs = _
 
 def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, example: Inputs) -> Backbone:
     _check(args, architecture)
+    size = _length_of_texts(args, example) if architecture.takes == "texts" else _side_of_images(args, example)
+    chosen = {} if args.norm is None else {"norm": args.norm}
+    return architecture.build(args.width or architecture.width, num_classes, size, **chosen)
+
+
+def _length_of_texts(args: ModelArgs, example: Inputs) -> int:
+    """Return the number of tokens of an input."""
+    if not isinstance(example, Tensor) or example.dim() != 2 or example.dtype != torch.int64:
+        raise ConfigError(
+            f"model_args.model: `{args.model}` takes tokens, int64 (T,), and the data are"
+            f" {described(example, _dtype_and_shape)}; name a network for these (docs/own_model.md)"
+        )
+    return example.shape[1]
+
+
+def _dtype_and_shape(part: Tensor) -> str:
+    return f"{str(part.dtype).removeprefix('torch.')} {tuple(part.shape[1:])}"
+
+
+def _side_of_images(args: ModelArgs, example: Inputs) -> int:
+    """Return the side of an input in pixels."""
     if not isinstance(example, Tensor):
         raise ConfigError(
             f"model_args.model: `{args.model}` takes one tensor, square colour images, and the data are"
@@ -92,8 +113,7 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
             f"model_args.model: `{args.model}` takes float32 inputs, and those of all domains are {found}; let the data"
             f" set give {remedy}"
         )
-    chosen = {} if args.norm is None else {"norm": args.norm}
-    return architecture.build(args.width or architecture.width, num_classes, side, **chosen)
+    return side
 
 
 def _check(args: ModelArgs, architecture: Architecture | None) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import nn
 
 from fedml_dapper.config import Norm
-from fedml_dapper.models import alexnet, lenet, resnet, unet
+from fedml_dapper.models import alexnet, lenet, resnet, transformer, unet
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.registry import Registry
 
@@ -19,12 +19,14 @@ class Architecture:
     """A kind of built-in backbone."""
 
     build: Callable[..., Backbone]
-    """Builds one from the channels of the first layer, the number of classes, the side of the images in pixels and, if
-    one is asked for, the norm."""
+    """Builds one from the channels of the first layer, the number of classes, the side of the images in pixels (the
+    length of texts in tokens) and, if one is asked for, the norm."""
     width: int
     """Channels of the first layer as published."""
     norms: tuple[Norm, ...] = ()
     """Norms that it can be built with."""
+    takes: Literal["images", "texts"] = "images"
+    """Images float32 (B, 3, S, S), or tokens int64 (B, T)."""
 
 
 Factory: TypeAlias = Callable[..., nn.Module]
@@ -37,6 +39,7 @@ BACKBONES: Mapping[str, Architecture] = {
     "lenet5_three_fc": Architecture(lenet.lenet5_three_fc, lenet.WIDTH),
     "resnet10": Architecture(resnet.resnet10, resnet.WIDTH, tuple(resnet.NORMALISATIONS)),
     "resnet18": Architecture(resnet.resnet18, resnet.WIDTH, tuple(resnet.NORMALISATIONS)),
+    "transformer_small": Architecture(transformer.transformer_small, transformer.WIDTH, takes="texts"),
     "unet_small": Architecture(unet.unet_small, unet.WIDTH),
 }
 """The built-in networks by name."""

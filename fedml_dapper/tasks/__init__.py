@@ -10,7 +10,7 @@ from fedml_dapper.metric import TOP_1, Metric
 from fedml_dapper.registry import Registry
 from fedml_dapper.tasks.classification import Classification
 from fedml_dapper.tasks.contract import Task
-from fedml_dapper.tasks.language_modelling import LanguageModelling
+from fedml_dapper.tasks.language_modelling import LanguageModelling, NextToken
 from fedml_dapper.tasks.segmentation import Segmentation
 
 
@@ -24,11 +24,24 @@ def _fits(found: object) -> str:
 
 
 TASKS: Registry[type[Task]] = Registry(
-    "train_args.task", "task", {task.name: task for task in (Classification, Segmentation, LanguageModelling)}, _fits
+    "train_args.task",
+    "task",
+    {task.name: task for task in (Classification, Segmentation, LanguageModelling, NextToken)},
+    _fits,
 )
 """Tasks by the names that ``train_args.task`` takes."""
 
-__all__ = ["TASKS", "TOP_1", "Classification", "LanguageModelling", "Metric", "Segmentation", "Task", "build_task"]
+__all__ = [
+    "TASKS",
+    "TOP_1",
+    "Classification",
+    "LanguageModelling",
+    "Metric",
+    "NextToken",
+    "Segmentation",
+    "Task",
+    "build_task",
+]
 
 
 def build_task(args: TrainArgs) -> Task:

@@ -18,6 +18,7 @@ class Classification(Task):
     name = "classification"
     headline = TOP_1
     has_labels = True
+    has_logits = True
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs, targets)

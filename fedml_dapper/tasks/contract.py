@@ -28,6 +28,8 @@ class Task(Unchanging, ABC):
     """Names of the pictures that :meth:`draw` makes of a sample; none where the task draws nothing."""
     has_labels: ClassVar[bool] = False
     """Whether a sample's target is one class, an int64 number; some methods need that."""
+    has_logits: ClassVar[bool] = False
+    """Whether :meth:`logits` gives logits of classes, which methods that distil compare."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -48,6 +50,10 @@ class Task(Unchanging, ABC):
 
     def prediction(self, outputs: Tensor) -> Tensor:
         """Return outputs in the form of targets; by default the outputs themselves."""
+        return outputs
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Return the logits of each prediction in ``outputs``, shape (N, C); by default the outputs themselves."""
         return outputs
 
     def augment(self, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:

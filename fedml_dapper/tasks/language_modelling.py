@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import DataError
-from fedml_dapper.metric import Metric
+from fedml_dapper.metric import TOP_1, Metric
 from fedml_dapper.tasks.contract import Task, described
 from fedml_dapper.tasks.cross_entropy import NOTHING, cross_entropy
 
 PERPLEXITY = Metric("perplexity", higher_is_better=False)
+_ACCURACY = "next-token accuracy"
 _LARGEST_LOSS = 700.0
 """Mean loss above which a perplexity is no float any more."""
 
@@ -28,6 +29,7 @@ class LanguageModelling(Task):
 
     name = "language_modelling"
     headline = PERPLEXITY
+    has_logits = True
 
     def __init__(self, ignore_index: int = NOTHING) -> None:
         self._ignored = ignore_index
@@ -54,12 +56,16 @@ class LanguageModelling(Task):
         mean = float(sums["loss"]) / tokens
         return {
             PERPLEXITY.name: exp(mean) if mean < _LARGEST_LOSS else inf,
-            "next-token accuracy": 100 * float(sums["hits"]) / tokens,
+            _ACCURACY: 100 * float(sums["hits"]) / tokens,
         }
 
     def prediction(self, outputs: Tensor) -> Tensor:
         """Return the likeliest token that follows each position, int64 (B, T)."""
         return outputs.argmax(dim=-1)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Return the logits of each position, (B * T, V), those of padding among them."""
+        return outputs.flatten(0, 1)
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:
         del num_classes
@@ -92,3 +98,14 @@ class LanguageModelling(Task):
 
     def _counted(self, targets: Tensor) -> Tensor:
         return (targets != self._ignored).sum()
+
+
+class NextToken(LanguageModelling):
+    """The same, judged by how many tokens are the likeliest: an accuracy, by which benches and searches compare."""
+
+    name = "next_token"
+    headline = TOP_1
+
+    def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
+        figures = dict(super().figures(sums))
+        return {TOP_1.name: figures.pop(_ACCURACY), **figures}

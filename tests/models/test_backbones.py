@@ -11,7 +11,7 @@ LENETS = ("lenet5", "lenet5_one_fc", "lenet5_three_fc")
 
 
 def test_every_backbone_is_known_by_its_name() -> None:
-    assert set(BACKBONES) == {"alexnet", "resnet10", "resnet18", "unet_small", *LENETS}
+    assert set(BACKBONES) == {"alexnet", "resnet10", "resnet18", "transformer_small", "unet_small", *LENETS}
 
 
 @pytest.mark.parametrize(

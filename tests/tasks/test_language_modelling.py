@@ -12,7 +12,7 @@ import torch
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import build_experiment, simulate
-from fedml_dapper.tasks import LanguageModelling
+from fedml_dapper.tasks import LanguageModelling, NextToken
 
 SettingsFactory = Callable[..., Settings]
 TEXTS = '''
@@ -58,6 +58,22 @@ class Net(nn.Module):
 '''
 
 
+UNEQUAL = """
+
+def item(words, mask):
+    tokens = torch.tensor(list(words.encode()))
+    inputs = {"input_ids": tokens[:-1], "attention_mask": torch.ones_like(tokens[:-1])}
+    return (inputs if mask else {"input_ids": tokens[:-1]}), tokens[1:]
+
+
+def unequal(mask=True):
+    fox = ["the quick brown fox", "jumps over", "the lazy dog", "and over the fence"] * 10
+    sea = ["she sells", "sea shells", "by the shore of the sea", "in the sun"] * 10
+    return {name: ([item(one, mask) for one in said], [item(one, mask) for one in said[:8]])
+            for name, said in (("fox", fox), ("sea", sea))}
+"""
+
+
 def test_perplexity_by_hand() -> None:
     task = LanguageModelling()
     shares = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]])
@@ -71,6 +87,12 @@ def test_perplexity_by_hand() -> None:
     }
     twice = {name: 2 * value for name, value in sums.items()}  # batches add up
     assert task.figures(twice) == pytest.approx(task.figures(sums))
+    assert NextToken().figures(sums) == {"Top-1 accuracy": 50.0, "perplexity": pytest.approx(exp(mean))}
+
+
+def test_a_prediction_is_one_of_a_position() -> None:
+    outputs = torch.arange(24.0).view(2, 3, 4)
+    assert torch.equal(LanguageModelling().logits(outputs)[4], outputs[1, 1])
 
 
 def test_a_batch_of_padding_alone_teaches_nothing() -> None:
@@ -132,6 +154,34 @@ def test_perplexity_falls_in_a_federation_of_texts(texts: Callable[..., Settings
     first, last = (score.global_accuracy for score in scores if score is not None)
     assert last < 0.8 * first
     assert first < 128  # fewer than there are letters
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dapperfl_slim"])
+def test_texts_of_unequal_length_are_padded_by_batch(
+    texts: Callable[..., Settings], tmp_path: Path, method: str
+) -> None:
+    """As an outsider's file gives them: tokens of Hugging Face's kind, without padding."""
+    (tmp_path / "texts.py").write_text(TEXTS + UNEQUAL)
+    asked = (f"method={method}", "dapper_args.levels=[{base: 0.0}, {base: 0.2}]")
+    experiment = build_experiment(texts(*asked, f"dataset={tmp_path / 'texts.py'}:unequal", "comm_round=3"))
+    [*_, batch] = experiment.clients[0].batches(1, 0)
+    assert isinstance(batch.inputs, dict)
+    mask = batch.inputs["attention_mask"]
+    assert len(set(mask.sum(1).tolist())) > 1
+    assert torch.equal(mask == 0, batch.targets == -100)
+    _, rounds = simulate(experiment)
+    first, last = (record.scores for record in (rounds[0], rounds[-1]))
+    assert first is not None
+    assert last is not None
+    assert last.global_accuracy < first.global_accuracy < 128
+
+
+def test_a_network_that_wants_a_mask_says_so_where_there_is_none(
+    texts: Callable[..., Settings], tmp_path: Path
+) -> None:
+    (tmp_path / "texts.py").write_text(TEXTS + UNEQUAL)
+    with pytest.raises(ConfigError, match=r"takes neither the inputs' entries \(input_ids\) nor all of them"):
+        build_experiment(texts(f"dataset={tmp_path / 'texts.py'}:unequal", "arguments={mask: false}"))
 
 
 def test_a_method_that_goes_by_classes_is_refused(texts: Callable[..., Settings]) -> None:

@@ -89,7 +89,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def __init__(self, params: DapperFLSlimParams, problem: Problem) -> None:
         self.needs_representations = params.gamma > 0
-        self.needs_labels = params.distillation > 0
+        self.needs_labels = params.distillation > 0 and not problem.task.has_logits
         self.recovery = params.recovery
         super().__init__(params, problem)
 
@@ -135,7 +135,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
                 total = task.loss(outputs, batch.targets)
             yield total
             if pupils is not None and (pupil := next(pupils)) is not None:
-                yield params.distillation * divergence(pupil(batch.inputs), outputs)
+                yield params.distillation * divergence(task.logits(pupil(batch.inputs)), task.logits(outputs))
 
         return terms
 

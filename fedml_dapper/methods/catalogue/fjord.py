@@ -67,7 +67,7 @@ class FjORD(StaticBatchNorm[FjORDParams]):
     )
 
     def __init__(self, params: FjORDParams, problem: Problem) -> None:
-        self.needs_labels = params.distillation  # softmax is over classes
+        self.needs_labels = params.distillation and not problem.task.has_logits  # softmax is over classes
         super().__init__(params, problem)
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
@@ -104,8 +104,9 @@ class FjORD(StaticBatchNorm[FjORDParams]):
                 yield problem.task_loss(own, batch)
             elif self.params.distillation:
                 taught = own(batch.inputs)
-                yield problem.task.loss(taught, batch.targets)
-                yield divergence(narrower[drawn](batch.inputs), taught)
+                task = problem.task
+                yield task.loss(taught, batch.targets)
+                yield divergence(task.logits(narrower[drawn](batch.inputs)), task.logits(taught))
             else:
                 yield problem.task.loss(narrower[drawn](batch.inputs), batch.targets)
 
