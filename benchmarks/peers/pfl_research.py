@@ -86,6 +86,7 @@ def main() -> None:
     )
     if is_first:
         diary.keep(learner.network)
+    torch.distributed.destroy_process_group()  # or its threads may be there still when the process ends, and abort it
 
 
 if __name__ == "__main__":
