@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,15 +17,17 @@ GROUP = 4
 allow fine budgets."""
 RELU_GAIN = 1.7139
 """Gain that restores variance 1 to a rectified unit normal: sqrt(2 / (1 - 1 / pi))."""
-_SMALLEST_VARIANCE = 1e-4
-"""Least variance of a filter, times its fan-in, to divide by: a filter of equal weights stays at zero."""
+_ADDED_VARIANCE = 1e-6
+"""Added to the variance of a filter, times its fan-in, before it is divided by, so that a filter of equal weights stays
+at zero. Brock et al. divide by no less than 1e-4 instead."""
 
 
 class StandardisedConv2d(RewrittenConv):
     """A convolution by W'_i = g_i (W_i - mean_i) / (std_i sqrt(fan_in)) x 1.7139, with a bias per filter.
 
     Mean, standard deviation and fan-in are those of the present filter. So a slim filter is standardised over the
-    inputs it has: outputs keep their scale, and nothing has to be measured anew. ``gain`` is g, of shape (out,).
+    inputs it has: outputs keep their scale, and nothing has to be measured anew. ``gain`` is g, of shape (out,). A
+    little is added to the variance (``_ADDED_VARIANCE``).
     """
 
     gain: Tensor
@@ -65,9 +69,13 @@ def standardised_conv2d(
 
 
 def standardised(weight: Tensor, gain: Tensor) -> Tensor:
-    """Return the standardised filters (out, in, kH, kW) for a gain (out,)."""
-    axes = tuple(range(1, weight.dim()))
-    variance, mean = torch.var_mean(weight, axes, correction=0, keepdim=True)
+    """Return the standardised filters (out, in, kH, kW) for a gain (out,).
+
+    By one operation of torch, a group norm whose groups are the filters: a fifth of the time of mean, variance and
+    products one by one, which took a fifth of a small network's step.
+    """
+    filters = len(weight)
     fan_in = weight[0].numel()
-    scale = RELU_GAIN * torch.rsqrt((variance * fan_in).clamp(min=_SMALLEST_VARIANCE))
-    return (weight - mean) * (scale * gain.view(-1, *[1] * len(axes)))
+    rows = weight.reshape(1, filters, fan_in)
+    scale = gain * (RELU_GAIN / sqrt(fan_in))
+    return torch.group_norm(rows, filters, scale, eps=_ADDED_VARIANCE / fan_in).view(weight.shape)

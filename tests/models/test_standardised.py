@@ -46,7 +46,7 @@ def written_out(weight: Tensor, gain: Tensor) -> Tensor:
     for each, g in zip(weight.double(), gain.double(), strict=True):
         count = each.numel()
         mean = each.sum() / count
-        deviation = ((each - mean).square().sum() / count).sqrt()
+        deviation = (((each - mean).square().sum() + 1e-6) / count).sqrt()
         filters.append(g * (each - mean) / (deviation * count**0.5) * 1.7139)
     return torch.stack(filters)
 
