@@ -31,12 +31,14 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of 4 x 4 pixels, a few blocks, and a linear layer on the mean of the tokens."""
+    """Square patches, a few blocks, and a linear layer on the mean of the tokens."""
 
-    def __init__(self, num_classes: int, width: int = 64, depth: int = 4, heads: int = 4, side: int = 16) -> None:
+    def __init__(
+        self, num_classes: int, width: int = 64, depth: int = 4, heads: int = 4, side: int = 16, patch: int = 4
+    ) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.position = nn.Parameter(0.02 * torch.randn(1, (side // 4) ** 2, width))
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.position = nn.Parameter(0.02 * torch.randn(1, (side // patch) ** 2, width))
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, num_classes)

@@ -1,9 +1,10 @@
 """Memory that training a network takes, counted and not measured.
 
-Counted are weights, gradients, optimizer state, the tensors that autograd saves for the backward pass, and the
-gradients of one layer's input and output. Parameters without ``requires_grad`` have neither gradients nor optimizer
-state, and what runs before the first one that has some saves nothing. Left out are the loss itself, other working
-memory of layers, the interpreter and its libraries.
+Counted are weights, gradients, optimizer state, the tensors that autograd saves for the backward pass, the holes
+between these (``holes``), and the gradients of one layer's input and output. Parameters without ``requires_grad`` have
+neither gradients nor optimizer state, and what runs before the first one that has some saves nothing. The loss is taken
+for one that keeps logarithms of all probabilities, as cross-entropy does. Left out are what operations take within
+themselves, the interpreter and its libraries.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from fedml_dapper.inputs import Inputs, count, expanded, mapped, tensors_of
+from fedml_dapper.models.adopt import bare
+from fedml_dapper.models.compiled import uncompiled
+from fedml_dapper.models.holes import Change, HeapChanges, Holes
 
 _SMALL = 2
 _LARGE = 3
@@ -39,6 +43,8 @@ class NetworkMemory:
     working_per_sample: float
     """Gradients, per sample, of the layer where the backward pass holds most: those of its input and of its output,
     each as large as the largest saved tensor."""
+    holes: Holes
+    """Memory between the saved tensors that was freed and is too small for others."""
 
     def saved(self, batch_size: int) -> int:
         """Return the bytes that autograd holds for the backward pass of a batch."""
@@ -46,7 +52,7 @@ class NetworkMemory:
 
     def running(self, batch_size: int) -> float:
         """Return the bytes that a backward pass of a batch holds at most, beside weights, gradients and optimizer."""
-        return self.saved(batch_size) + batch_size * self.working_per_sample
+        return self.saved(batch_size) + self.holes.lost(batch_size) + batch_size * self.working_per_sample
 
     def peak(self, batch_size: int) -> int:
         """Return the bytes that training by batches of this size holds at most."""
@@ -61,23 +67,33 @@ def network_memory(model: nn.Module, example: Inputs, optimizer: MakeOptimizer) 
     model.train()
     model.to(tensors_of(example)[0].device)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    (small, _), (large, largest) = (saved_bytes(model, expanded(example, size)) for size in (_SMALL, _LARGE))
-    slope = (large - small) / (_LARGE - _SMALL)
+    small, large = (forward_memory(model, expanded(example, size)) for size in (_SMALL, _LARGE))
+    slope = (large.saved - small.saved) / (_LARGE - _SMALL)
     return NetworkMemory(
         weights=_bytes(model.state_dict().values()),
         gradients=_bytes(parameters),
         optimizer=_remembered(parameters, optimizer),
         saved_per_sample=slope,
-        saved_always=small - _SMALL * slope,
-        working_per_sample=2 * largest / _LARGE,
+        saved_always=small.saved - _SMALL * slope,
+        working_per_sample=2 * large.largest / _LARGE,
+        holes=Holes.of(small.changes, large.changes, (_SMALL, _LARGE)),
     )
 
 
-def saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
-    """Return the bytes that autograd saves in a forward pass, and those of its largest tensor.
+@dataclass(frozen=True)
+class ForwardMemory:
+    """What a forward pass of one batch takes, beside parameters and buffers."""
 
-    Parameters and buffers are left out; the largest tensor is one that grows with the batch.
-    """
+    saved: int
+    """Bytes that autograd saves."""
+    largest: int
+    """Those of the largest saved tensor that grows with the batch."""
+    changes: tuple[Change, ...]
+    """Blocks that were taken and given back on the way."""
+
+
+def forward_memory(model: nn.Module, inputs: Inputs) -> ForwardMemory:
+    """Run ``model`` and a loss forward and return what that takes."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     held: dict[int, torch.UntypedStorage] = {}
     of_samples = [0]
@@ -91,10 +107,14 @@ def saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
                 of_samples.append(storage.nbytes())
         return tensor
 
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs = model(mapped(inputs, torch.clone))
-    del outputs
-    return sum(storage.nbytes() for storage in held.values()), max(of_samples)
+    given = mapped(inputs, torch.clone)
+    known = own | {tensor.untyped_storage().data_ptr() for tensor in tensors_of(given)}
+    with uncompiled(bare(model)), HeapChanges(known) as heap, saved_tensors_hooks(note, lambda tensor: tensor):
+        outputs = model(given)
+        logarithms = outputs.flatten(1).log_softmax(dim=1)
+    del outputs, logarithms
+    saved = sum(storage.nbytes() for storage in held.values())
+    return ForwardMemory(saved, max(of_samples), tuple(heap.changes))
 
 
 def _remembered(parameters: list[nn.Parameter], make: MakeOptimizer) -> int:

@@ -18,7 +18,7 @@ from fedml_dapper.federation.round.edges import EdgeOrder
 from fedml_dapper.methods import TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 
-from ..grids import ON_ANY_NETWORK, sampled
+from ..grids import ADAPTED, ON_ANY_NETWORK, sampled
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -103,6 +103,38 @@ def test_a_client_moves_no_model_by_more_than_it_may_also_where_it_is_missing(
         distance = sqrt(sum(float((found[n].double() - without[n].double()).square().sum()) for n in found))
         assert distance <= 0.5 + 1e-4, size  # clip / 1: of a coordinate's holders there may be no other
         assert distance > 0.05 or isnan(size), size  # clip / 5, less what too few hold: it does count
+
+
+ADAPTERS = ("method=dapperfl_slim", *ADAPTED, "model_args.norm=null", "comm_round=1")
+"""Clients whose adapters have rank 4 or 2."""
+ONE_RANK = "dapper_args.levels=[{rank: 4}]"
+
+
+def test_without_clip_and_noise_unequal_adapters_are_averaged_as_without_privacy(
+    tiny_settings: SettingsFactory,
+) -> None:
+    plain = weights_after(build(tiny_settings, *ADAPTERS))
+    assert same(plain, weights_after(build(tiny_settings, *ADAPTERS, SILENT)))
+    assert not same(plain, weights_after(build(tiny_settings, *ADAPTERS, NOISY)))
+
+
+def test_unequal_adapters_spend_the_epsilon_of_equal_ones(tiny_settings: SettingsFactory) -> None:
+    [unequal], [equal] = (
+        simulate(build(tiny_settings, *ADAPTERS, NOISY, *levels))[1] for levels in ((), (ONE_RANK,))
+    )
+    assert len({client.bytes_up for client in unequal.clients}) == 2 > len({c.bytes_up for c in equal.clients})
+    assert unequal.privacy is not None
+    assert unequal.privacy == equal.privacy
+    assert 0 < unequal.privacy.epsilon < float("inf")
+
+
+def test_a_client_moves_unequal_adapters_by_no_more_than_it_may(tiny_settings: SettingsFactory) -> None:
+    experiment = build(tiny_settings, *ADAPTERS, NOISY)
+    without = one_round(experiment, lambda upload: None)
+    for size in (1e-2, 1e3):
+        found = one_round(experiment, moved_by(size))
+        distance = sqrt(sum(float((found[n].double() - without[n].double()).square().sum()) for n in found))
+        assert 0.05 < distance <= 0.5 + 1e-4
 
 
 def test_a_diverged_upload_counts_as_none(tiny_settings: SettingsFactory) -> None:

@@ -15,7 +15,7 @@ from fedml_dapper.federation import Ready, RunJournal, SumMessage, build_experim
 from fedml_dapper.federation.wire.sum_codec import Deal, Masked, Revealed, Survivors
 from fedml_dapper.pruning import encoded_changes, slim_tensors
 
-from ..grids import first_and_drawn, sampled
+from ..grids import ADAPTED, first_and_drawn, sampled
 from .silos_in_process import SECURE, Federation
 from .test_privacy import FREE_OF_NORMS, same
 
@@ -38,6 +38,19 @@ def test_the_model_is_that_of_the_simulation_bit_for_bit(
         assert record.opened_share is not None
         assert 0.5 < record.opened_share <= 1
     assert same(simulated.state.weights, federation.server.state.weights)
+
+
+def test_masked_sums_of_adapters_of_unequal_ranks_are_the_simulation_s_bit_for_bit(
+    silos: Callable[..., Federation], tiny_settings: SettingsFactory
+) -> None:
+    asked = (*ADAPTED, "model_args.norm=null", "method=dapperfl_slim", "comm_round=1", "epochs=1")
+    simulated, _ = simulate(build_experiment(tiny_settings(*FREE_OF_NORMS, SECURE, *asked)))
+    federation = silos(*asked)
+    federation.round({})
+    assert {len(weights["blocks.0.up.lora_a"]) for _, weights in federation.changes.values()} == {2, 4}
+    assert same(simulated.state.weights, federation.server.state.weights)
+    before = federation.experiment.method.problem.backbone.state_dict()
+    assert not federation.server.state.weights["blocks.0.up.lora_b"].equal(before["blocks.0.up.lora_b"])
 
 
 GONE: dict[str, tuple[dict[type, set[int]], list[int] | str]] = {

@@ -15,7 +15,7 @@ from fedml_dapper.fleet import demands
 from fedml_dapper.fleet.demand import network_memory
 from fedml_dapper.methods import METHODS, Method, Pass, Problem
 from fedml_dapper.models import build_backbone, example_image
-from fedml_dapper.models.training_memory import saved_bytes
+from fedml_dapper.models.training_memory import forward_memory
 from fedml_dapper.pruning import DENSE
 from tests.grids import sampled
 
@@ -96,9 +96,11 @@ def test_a_network_s_memory_is_made_of_its_parts(optimizer: str, copies: int) ->
 
 def test_saved_activations_are_those_of_a_network_counted_by_hand() -> None:
     class Two(torch.nn.Sequential):
-        """A linear layer saves its input; ReLU its output; each storage counts once, weights not at all."""
+        """A linear layer saves its input; ReLU and the loss their outputs; each storage counts once, weights not at
+        all."""
 
         def __init__(self) -> None:
             super().__init__(torch.nn.Flatten(), torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
 
-    assert saved_bytes(Two(), torch.zeros(3, 3, 2, 2)) == (4 * 3 * (12 + 5), 4 * 3 * 12)
+    memory = forward_memory(Two(), torch.zeros(3, 3, 2, 2))
+    assert (memory.saved, memory.largest) == (4 * 3 * (12 + 5 + 2), 4 * 3 * 12)

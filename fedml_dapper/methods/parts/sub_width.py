@@ -38,10 +38,12 @@ class SubWidth:
                     self._cut.append((layer, key, name))
                 else:
                     setattr(layer, key, weights[name])
+        self._let_go()
 
     def __call__(self, inputs: Inputs) -> Tensor:
         """The sub-network's outputs, e.g. logits of shape (B, C)."""
         outputs: Tensor = self.network()(inputs)
+        self._let_go()
         return outputs
 
     def network(self) -> Backbone:
@@ -53,3 +55,8 @@ class SubWidth:
             # past nn.Module, which takes nothing but parameters under their names; these are parts of some
             layer._parameters[key] = slim_tensor(weights[name], self._layout.tensors[name], self._kept)  # type: ignore[assignment]
         return self._network
+
+    def _let_go(self) -> None:
+        """Drop what was cut out of the model's weights: autograd holds what it needs of it."""
+        for layer, key, _ in self._cut:
+            layer._parameters[key] = None
