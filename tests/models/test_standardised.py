@@ -68,7 +68,7 @@ def test_it_convolves_with_the_formula_s_filters(kernel: int, stride: int) -> No
     scaled = copy.deepcopy(layer)
     with torch.no_grad():
         scaled.weight.mul_(7).add_(1)
-    assert torch.allclose(layer(IMAGES), scaled(IMAGES), atol=1e-4)  # only the filters' directions count
+    assert torch.allclose(layer(IMAGES), scaled(IMAGES), atol=1e-3)  # only the filters' directions count
 
 
 @pytest.mark.nightly
