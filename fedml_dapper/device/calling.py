@@ -133,7 +133,7 @@ class CallingDevice:
         if waited_s >= self._may_call.give_up_after_s:
             raise UnreachableError(
                 f"no server at {self._caller.address} for {waited_s:.0f} s of calling"
-                f" ({reason_of(error)}), and this device gives up; if the run is not over, start it again and it goes on"
+                f" ({reason_of(error)}), and this device gives up; if the run is not over yet, start it again"
             ) from error
 
     def _wait_until_it_may_call(self) -> None:

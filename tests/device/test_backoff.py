@@ -51,7 +51,7 @@ def test_a_device_that_no_server_answers_gives_up_in_one_line_whenever_it_may_ca
     with pytest.raises(UnreachableError) as caught:
         device.run()
     begin, _, end = str(caught.value).partition(" (")
-    assert end.endswith("), and this device gives up; if the run is not over, start it again and it goes on")
+    assert end.endswith("), and this device gives up; if the run is not over yet, start it again")
     assert "\n" not in end
     pauses = [seconds for seconds in slept if seconds != 1e6]
     assert begin == f"no server at {config.server_address} for {sum(pauses):.0f} s of calling"
