@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod, sqrt
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -139,16 +140,17 @@ class Trial:
         plan = PruningPlan(kept)
         try:
             slim = _Run(slim_model(self._dense, layout, plan))
-            silenced, norms = _silenced(self._dense, layout, plan)
+            silencing = _Silencing(self._dense, layout, plan)
         except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
             return Fault("", f"it cannot be made ({first_line(error)})")
         # A copy, so that nothing stays of what a network stores while it runs
-        dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silenced)
-        fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
-        if fault is None and training:
-            fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
-            if fault is None and slim.draws:
-                fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
+        dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silencing.tensors)
+        with silencing as norms:
+            fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
+            if fault is None and training:
+                fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
+                if fault is None and slim.draws:
+                    fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
         self.ran |= slim.ran | dense.ran
         return fault
 
@@ -259,23 +261,53 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
     return ""
 
 
-def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
-    """The dense network's tensors with every dropped entry at zero, and norms over what is kept."""
-    kept = KeptIndices(plan)
-    silenced = dict[str, Tensor]()
-    norms = _Norms()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # a shared tensor has its first name
-        cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
-        if not cuts:
-            continue
-        silent = tensor.detach()
-        for dim, entries in cuts.items():
-            dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
-            dropped[entries] = False
-            silent = silent.index_fill(dim, dropped.nonzero().flatten(), 0)
-        silenced[name] = silent
-        norms.cuts[id(silent)] = cuts
-    return silenced, norms
+class _Silencing:
+    """A context in which every dropped entry of a dense network's tensors is zero; norms in it go over what is kept.
+
+    Parameters are silenced in place, and hold at the end what they held before: a device tries out the whole network
+    of which it trains a part, and would have to hold it once more.
+    """
+
+    def __init__(self, model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> None:
+        kept = KeptIndices(plan)
+        self.tensors: dict[str, Tensor] = {}
+        """Buffers, silenced, to be put in place of the network's own, by name."""
+        self._norms = _Norms()
+        self._dropped: list[tuple[Tensor, int, Tensor]] = []
+        """Parameter, axis and dropped entries of every cut."""
+        self._before: list[Tensor] = []
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # a shared tensor has its first name
+            cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
+            if not cuts:
+                continue
+            dropped = [(dim, _others(entries, tensor.shape[dim])) for dim, entries in cuts.items()]
+            if isinstance(tensor, nn.Parameter) and tensor.is_floating_point():  # one that was drawn for the trial
+                self._norms.cuts[id(tensor)] = cuts
+                self._dropped += [(tensor.detach(), dim, entries) for dim, entries in dropped]
+                continue
+            silent = tensor.detach()
+            for dim, entries in dropped:
+                silent = silent.index_fill(dim, entries, 0)
+            self.tensors[name] = silent
+            self._norms.cuts[id(silent)] = cuts
+
+    def __enter__(self) -> _Norms:
+        for tensor, dim, entries in self._dropped:
+            self._before.append(tensor.index_select(dim, entries))
+            tensor.index_fill_(dim, entries, 0)
+        return self._norms
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for tensor, dim, entries in reversed(self._dropped):
+            tensor.index_copy_(dim, entries, self._before.pop())
+
+
+def _others(entries: Tensor, size: int) -> Tensor:
+    dropped = torch.ones(size, dtype=torch.bool)
+    dropped[entries] = False
+    return dropped.nonzero().flatten()
 
 
 class _Norms(TorchFunctionMode):
