@@ -143,42 +143,70 @@ class Trial:
             silencing = _Silencing(self._dense, layout, plan)
         except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
             return Fault("", f"it cannot be made ({first_line(error)})")
+        told = list(self._slim_outputs(slim, training))
+        self.ran |= slim.ran
+        del slim  # before the dense network runs: a device has room for one of them
         # A copy, so that nothing stays of what a network stores while it runs
         dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silencing.tensors)
-        with silencing as norms:
-            fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
-            if fault is None and training:
-                fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
-                if fault is None and slim.draws:
-                    fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
-        self.ran |= slim.ran | dense.ran
-        return fault
+        try:
+            with silencing as norms:
+                return self._first_fault(told, dense, norms, layout, plan)
+        finally:
+            self.ran |= dense.ran
 
-    def _compared(
-        self, slim: _Run, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode
+    def _slim_outputs(self, slim: _Run, training: bool) -> Iterator[tuple[_Mode, list[Tensor] | Fault]]:
+        """Yield what a slim network puts out in each mode; the last may be that it fails there."""
+        modes = [_EVALUATION, *([_KEEPING, _DROPPING] if training else [])]
+        for mode in modes:
+            if mode is _DROPPING and not slim.draws:
+                return
+            try:
+                outputs = slim.outputs(self._example(mode), mode)
+            except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+                yield mode, Fault(slim.failed, f"it fails{mode} ({first_line(error)})")
+                return
+            yield mode, outputs
+
+    def _first_fault(
+        self,
+        told: Sequence[tuple[_Mode, list[Tensor] | Fault]],
+        dense: _Run,
+        norms: _Norms,
+        layout: ChannelLayout,
+        plan: PruningPlan,
     ) -> Fault | None:
-        """Return how outputs in this mode differ, or None."""
-        example = self._batch if mode.training else self._input
-        try:
-            slim_outputs = slim.outputs(example, mode)
-        except Exception as error:  # noqa: BLE001  # whatever the user's network raises
-            return Fault(slim.failed, f"it fails{mode} ({first_line(error)})")
-        try:
-            with norms:
-                outputs = dense.outputs(example, mode)
-        except Exception as error:  # noqa: BLE001  # as above
-            return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
-        tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
-        if len(slim_outputs) == len(outputs) and all(
-            _agree(slim_output, output, tolerance) for slim_output, output in zip(slim_outputs, outputs, strict=True)
-        ):
-            return None
+        """Return how outputs differ in the first mode in which they do, or None."""
+        for mode, slim_outputs in told:
+            if isinstance(slim_outputs, Fault):
+                return slim_outputs
+            try:
+                with norms:
+                    outputs = dense.outputs(self._example(mode), mode)
+            except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+                return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
+            tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
+            if len(slim_outputs) != len(outputs) or not all(
+                _agree(slim_output, output, tolerance)
+                for slim_output, output in zip(slim_outputs, outputs, strict=True)
+            ):
+                where = self._where(dense, norms, layout, plan, mode, tolerance)
+                return Fault(where, f"its outputs{mode} are not the dense network's")
+        return None
+
+    def _where(
+        self, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode, tolerance: float
+    ) -> str:
+        """Return the first layer whose outputs differ; the dense network is silenced."""
+        slim = _Run(slim_model(self._dense, layout, plan))
         with slim.watched():
-            slim.outputs(example, mode)
+            slim.outputs(self._example(mode), mode)
         with norms, dense.watched():
-            dense.outputs(example, mode)
-        where = _first_difference(slim, dense, layout, KeptIndices(plan), tolerance)
-        return Fault(where, f"its outputs{mode} are not the dense network's")
+            dense.outputs(self._example(mode), mode)
+        self.ran |= slim.ran
+        return _first_difference(slim, dense, layout, KeptIndices(plan), tolerance)
+
+    def _example(self, mode: _Mode) -> Inputs:
+        return self._batch if mode.training else self._input
 
 
 @dataclass
