@@ -216,7 +216,7 @@ def test_a_trial_leaves_its_weights_as_they_were() -> None:
         return x - x.mean(1, keepdim=True)  # which depends on how many channels there are
 
     layout = cut_in(Net(lambda net, x: x))
-    widths = {name: 5 for name in layout.groups}
+    widths = dict.fromkeys(layout.groups, 5)
     assert widths
     for forward, fault in ((lambda net, x: x, None), (centred, "its outputs are not the dense network's in `b`")):
         trial = Trial(Net(forward), IMAGE)
