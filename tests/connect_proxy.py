@@ -17,6 +17,8 @@ class ConnectProxy:
         self._target, self._refuses = target, refuses
         self.asked: list[str] = []
         """The first line of each request."""
+        self.passwords: list[str] = []
+        """What requests say of who asks, where they say it."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,7 +40,9 @@ class ConnectProxy:
         head = b""
         while END_OF_HEAD not in head:
             head += near.recv(1 << 12)
-        self.asked.append(head.split(b"\r\n")[0].decode())
+        request, *fields = head.decode().split("\r\n")
+        self.asked.append(request)
+        self.passwords += [field.split()[-1] for field in fields if field.lower().startswith("proxy-authorization:")]
         if self._refuses:
             near.sendall(b"HTTP/1.1 403 Forbidden" + END_OF_HEAD)
             near.close()

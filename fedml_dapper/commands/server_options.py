@@ -12,6 +12,7 @@ import click
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.config.addresses import join_address
 from fedml_dapper.config.named_path import NamedPath
+from fedml_dapper.config.proxy_option import proxy_option
 from fedml_dapper.config.section import check
 from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Answer, Order, give_order
@@ -20,8 +21,9 @@ PORT = 8890
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add HOST, --certificates and --token-file to a command."""
+    """Add HOST, --certificates, --token-file and --http-proxy to a command."""
     for decorate in (
+        proxy_option,
         click.option("--token-file", type=NamedPath(dir_okay=False), help="Where the federation has a token."),
         click.option(
             "--certificates",
@@ -36,7 +38,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def ask_server(host: str, certificates: Path, token_file: Path | None, order: Order) -> Answer:
+def ask_server(host: str, certificates: Path, token_file: Path | None, http_proxy: str | None, order: Order) -> Answer:
     """Send ``order`` to the server at ``host``, HOST or HOST:PORT, and return its answer.
 
     Raises:
@@ -44,9 +46,14 @@ def ask_server(host: str, certificates: Path, token_file: Path | None, order: Or
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own one-line messages
     address = _with_port(host)
-    values = {"server_address": address, "certificates": certificates, "token_file": token_file}
+    values = {
+        "server_address": address,
+        "certificates": certificates,
+        "token_file": token_file,
+        "http_proxy": http_proxy,
+    }
     config = check(SecureGrpcConfig, values, where=f"the server {host}")
-    return give_order(address, read_admin_credentials(config), order)
+    return give_order(address, read_admin_credentials(config), order, config.http_proxy)
 
 
 def _with_port(host: str) -> str:

@@ -19,9 +19,9 @@ from fedml_dapper.operations.status import ServerStatus
 @click.command()
 @server_options
 @json_option
-def status(host: str, certificates: Path, token_file: Path | None, as_json: bool) -> None:
+def status(host: str, certificates: Path, token_file: Path | None, http_proxy: str | None, as_json: bool) -> None:
     """Show how the server at HOST[:PORT] is, and each of its callers. Asks for the certificate of an admin."""
-    answer = ask_server(host, certificates, token_file, Order(act="status"))
+    answer = ask_server(host, certificates, token_file, http_proxy, Order(act="status"))
     if as_json:
         click.echo(answer.status.model_dump_json())
     else:

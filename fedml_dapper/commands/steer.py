@@ -16,7 +16,9 @@ from fedml_dapper.operations.orders import ACTS, ON_A_SILO, Act, Order
 @server_options
 @click.argument("act", type=click.Choice([act for act in ACTS if act != "status"]))
 @click.argument("silo", required=False)
-def steer(host: str, certificates: Path, token_file: Path | None, act: Act, silo: str | None) -> None:
+def steer(
+    host: str, certificates: Path, token_file: Path | None, http_proxy: str | None, act: Act, silo: str | None
+) -> None:
     """Ask the server at HOST[:PORT] to do ACT. Asks for the certificate of an admin.
 
     \b
@@ -31,4 +33,4 @@ def steer(host: str, certificates: Path, token_file: Path | None, act: Act, silo
     if silo is not None and not re.fullmatch(r"silo-[1-9][0-9]{0,6}", silo):
         raise ConfigError(f"{silo!r} is no silo; expected a name such as silo-3")
     rank = None if silo is None else int(silo.partition("-")[2])
-    click.echo(ask_server(host, certificates, token_file, Order(act=act, silo=rank)).said)
+    click.echo(ask_server(host, certificates, token_file, http_proxy, Order(act=act, silo=rank)).said)

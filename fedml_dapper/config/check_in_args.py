@@ -12,6 +12,7 @@ from fedml_dapper.config.limits import MAX_SECONDS
 from fedml_dapper.config.section import Section
 
 _MINUTES_OF_A_DAY = 24 * 60
+_WEEK_SECONDS = 7 * 24 * 3600.0
 _HOURS = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)-([01]?\d|2[0-4]):([0-5]\d)")
 
 
@@ -61,6 +62,9 @@ class MayCallArgs(Section):
     as it stands, without a shell, before each call."""
     ask_again_s: float = Field(default=60, gt=0, le=MAX_SECONDS)
     """Seconds until hours and command are asked again after a no."""
+    give_up_after_s: float = Field(default=_WEEK_SECONDS, ge=0, le=MAX_SECONDS)
+    """Seconds after which the device ends where no server answers, a week by default. Counted are the pauses between
+    calls since the last answer, not the time in which it may not call."""
 
     def is_open_at(self, minute: int) -> bool:
         """Return whether ``minute`` of the day, from 0, lies in ``hours``."""

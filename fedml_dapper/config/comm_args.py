@@ -107,7 +107,8 @@ class SecureGrpcConfig(Section):
     enough."""
     http_proxy: Annotated[str, AfterValidator(_proxy)] | None = None
     """For silos and devices: HTTP proxy through which they reach the server, http://HOST:PORT, or ``environment`` for
-    the variables https_proxy, http_proxy and no_proxy; none when absent, and never to this machine itself."""
+    the variables https_proxy, http_proxy and no_proxy; none when absent, and never to this machine itself. ``join`` and
+    operators' commands have ``--http-proxy``."""
     max_kib_per_s: float | None = Field(default=None, ge=8, allow_inf_nan=False)
     """For silos and devices: most KiB a second that their messages take of the line, up, and as many down; no limit
     when absent. A server cuts off devices that bring fewer than 4."""

@@ -1,7 +1,7 @@
 """A device that comes and goes (``training_type: cross_device``): it calls when it may, and trains when it is asked.
 
 Its user decides when: by hours, and by a command that knows whether the device is on power, idle, or on a network that
-costs nothing. A server that is away is called again, less and less often.
+costs nothing. A server that is away is called again, less and less often, until the device gives up.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class CallingDevice:
         """Call until the server says that the run is over.
 
         Raises:
+            UnreachableError: No server has answered for as long as ``silo_args.may_call`` allows.
             ConfigError: The server refuses this device, or its own command cannot be run.
             ProtocolError: The server says something that is none of this experiment.
         """
@@ -93,6 +94,7 @@ class CallingDevice:
             except (grpc.RpcError, UnreachableError, PartsError) as error:
                 if self._caller.there != there:  # a bad line, by which a model comes part by part
                     backoff.begin_anew()
+                self._give_up_after(backoff.waited_s, error)
                 pause = backoff.pause()
                 LOGGER.info("the server does not answer (%s); calling again in %.0f s", reason_of(error), pause)
                 self._sleep(pause)
@@ -125,6 +127,14 @@ class CallingDevice:
         else:
             LOGGER.warning("dropped an answer of unknown type %.60r", str(kind))
             self._sleep(jittered(LAST_PAUSE_SECONDS))
+
+    def _give_up_after(self, waited_s: float, error: Exception) -> None:
+        """Raise :class:`UnreachableError` where nobody has answered for so long that nobody will."""
+        if waited_s >= self._may_call.give_up_after_s:
+            raise UnreachableError(
+                f"no server at {self._caller.address} for {waited_s:.0f} s of calling"
+                f" ({reason_of(error)}), and this device gives up; if the run is not over yet, start it again"
+            ) from error
 
     def _wait_until_it_may_call(self) -> None:
         has_waited = False

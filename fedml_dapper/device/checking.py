@@ -14,7 +14,9 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.fleet.calibration import largest_step
 from fedml_dapper.fleet.demand import Demand, DemandCounter
+from fedml_dapper.models.on_disk import put_on_disk
 from fedml_dapper.operations.credentials import read_credentials
+from fedml_dapper.process.freed_memory import give_back_freed_memory
 from fedml_dapper.process.memory_limit import memory_left
 from fedml_dapper.process.rss import peak_bytes
 
@@ -36,6 +38,8 @@ def check_device(settings: Settings, rank: int) -> Iterator[str]:
     if settings.device_args.threads is not None:
         torch.set_num_threads(settings.device_args.threads)
     experiment = build_experiment(settings, rank=rank)
+    put_on_disk(experiment.method.problem.backbone)
+    give_back_freed_memory()
     data = experiment.data_of(rank - 1)
     yield f"data: {data.num_samples} training samples of domain {data.domain}"
     demand = refuse_too_little_memory(experiment, rank)

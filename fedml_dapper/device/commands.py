@@ -12,6 +12,7 @@ import click
 from fedml_dapper import __version__
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.named_path import NamedPath
+from fedml_dapper.config.proxy_option import proxy_option
 from fedml_dapper.deployment.format_names import FORMAT_NAMES
 from fedml_dapper.device.entry import GOING_ON
 from fedml_dapper.process.log import LogFormat, show_log
@@ -85,7 +86,8 @@ def check(files: Sequence[Path], rank: int | None, overrides: Sequence[str]) -> 
     show_default=True,
     help="Folder to make, of this device's key and certificate, and of the authority.",
 )
-def join(address: str, code: str, certificates: Path) -> None:
+@proxy_option
+def join(address: str, code: str, certificates: Path, http_proxy: str | None) -> None:
     """Become a silo of a federation by a one-time CODE of its administrator, who runs `fedml-dapper silos enroll` at
     HOST:PORT.
 
@@ -95,7 +97,7 @@ def join(address: str, code: str, certificates: Path) -> None:
     from fedml_dapper.device.joining import join as join_federation  # noqa: PLC0415
     from fedml_dapper.operations.join_code import JoinCode  # noqa: PLC0415
 
-    certificate = join_federation(address, JoinCode.read(code), certificates)
+    certificate = join_federation(address, JoinCode.read(code), certificates, http_proxy)
     click.echo(
         f"This device is {certificate.name}, until {certificate.expires:%Y-%m-%d}; its key is in {certificates}."
     )

@@ -41,25 +41,26 @@ from fedml_dapper.operations.join_code import JoinCode, fingerprint_of
 from fedml_dapper.operations.join_request import JoinRefusedError, JoinRequest, ask_for_certificate, fetch_authority
 
 
-def join(address: str, code: JoinCode, folder: Path) -> Certificate:
+def join(address: str, code: JoinCode, folder: Path, http_proxy: str | None = None) -> Certificate:
     """Make ``folder`` with ca.pem, silo-RANK.key and silo-RANK.pem, and return the certificate.
 
     Args:
         address: HOST:PORT of ``fedml-dapper silos enroll``.
         code: What the administrator handed out.
         folder: One that is not there yet, or empty.
+        http_proxy: Proxy on the way, as ``comm_args.dapper_grpc`` has it.
 
     Raises:
-        ConfigError: The address is none, ``folder`` holds something, or what was answered is of no use.
+        ConfigError: The address or the proxy is none, ``folder`` holds something, or what was answered is of no use.
         JoinRefusedError: The service refuses the code.
         DapperError: The service is not there, of another federation, or will answer later.
         DataError: The files cannot be written.
     """
     folder = folder.resolve()
     _check_place(folder)
-    values = {"server_address": address, "certificates": _place_beside(folder, code)}
+    values = {"server_address": address, "certificates": _place_beside(folder, code), "http_proxy": http_proxy}
     config = check(SecureGrpcConfig, values, where="HOST:PORT")
-    authority = fetch_authority(config.server_address)
+    authority = fetch_authority(config.server_address, config.http_proxy)
     if (shown := fingerprint_of(authority)) != code.fingerprint:
         raise DapperError(
             f"{address} shows another authority ({shown[:8]}...) than the code is for ({code.fingerprint[:8]}...): it"
@@ -69,7 +70,7 @@ def join(address: str, code: JoinCode, folder: Path) -> Certificate:
         key = _own_key(unfinished / f"{code.name}.key")
         request = JoinRequest(rank=code.rank, secret=code.secret, request=_request(code.name, key))
         try:
-            certificate = ask_for_certificate(address, authority, request)
+            certificate = ask_for_certificate(address, authority, request, config.http_proxy)
         except JoinRefusedError:
             shutil.rmtree(unfinished)
             raise

@@ -21,6 +21,7 @@ from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, SumCodec, build_experiment
 from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.models.on_disk import put_on_disk
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.process.freed_memory import give_back_freed_memory
 from fedml_dapper.secure_grpc import PARTS_NAME, AnyMessage, Caller, Message, SecureSilo, Transport
@@ -93,6 +94,7 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     _make(folder)
     credentials = CredentialFiles(config, rank)
     experiment = build_experiment(settings, rank=rank)
+    put_on_disk(experiment.method.problem.backbone, folder)
     give_back_freed_memory()  # by which the network was tried out
     refuse_too_little_memory(experiment, rank)
     agreement = Agreement.of(experiment)

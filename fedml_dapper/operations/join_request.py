@@ -2,7 +2,8 @@
 
 The first call goes over a connection that proves nothing: whatever certificate the other side shows is taken. What it
 answers is public, and is worth nothing until it is compared with a fingerprint. The second call, which carries the
-code's secret, is made over a new connection that trusts that authority alone and checks the name of the host.
+code's secret, is made over a new connection that trusts that authority alone and checks the name of the host. Both go
+through the HTTP proxy that the device is told.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedml_dapper.config.addresses import split_address
 from fedml_dapper.errors import DapperError, ProtocolError, printable
+from fedml_dapper.operations.proxy import connected, proxy_options
 
 SERVICE = "fedml_dapper.Joining"
 AUTHORITY = "Authority"
@@ -25,7 +27,6 @@ MAX_ANSWER_BYTES = 1 << 20
 CALL_SECONDS = 60.0
 """How long a call, and the wait for a connection, may take."""
 _OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small answer must not unfold into a large one
 )
@@ -62,21 +63,34 @@ def read_join_request(content: bytes) -> JoinRequest:
         raise ProtocolError("that is no request to join") from error
 
 
-def fetch_authority(address: str) -> bytes:
+def fetch_authority(address: str, http_proxy: str | None = None) -> bytes:
     """Return the ca.pem that whoever answers at ``address`` (HOST:PORT) sends, which proves nothing.
 
     Raises:
         DapperError: Nobody answers there, or in another way.
     """
     try:
-        shown = ssl.get_server_certificate(split_address(address), timeout=CALL_SECONDS)
+        shown = _shown_certificate(address, http_proxy)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DapperError(f"nobody answers at {address} as `fedml-dapper silos enroll` would: {reason}") from error
-    return _call(address, shown.encode(), AUTHORITY, b"", "nothing was sent")
+    return _call(address, http_proxy, shown.encode(), AUTHORITY, b"", "nothing was sent")
 
 
-def ask_for_certificate(address: str, authority: bytes, request: JoinRequest) -> bytes:
+def _shown_certificate(address: str, http_proxy: str | None) -> str:
+    """Return the certificate (PEM) that whoever listens at ``address`` shows, unchecked."""
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname = False
+    unchecked.verify_mode = ssl.CERT_NONE
+    host = split_address(address)[0]
+    with connected(address, http_proxy, CALL_SECONDS) as line, unchecked.wrap_socket(line, server_hostname=host) as tls:
+        shown = tls.getpeercert(binary_form=True)
+    if shown is None:
+        raise OSError("it shows no certificate")
+    return ssl.DER_cert_to_PEM_cert(shown)
+
+
+def ask_for_certificate(address: str, authority: bytes, request: JoinRequest, http_proxy: str | None = None) -> bytes:
     """Return the certificate (PEM) that the federation of ``authority`` answers ``request`` with.
 
     Raises:
@@ -85,12 +99,12 @@ def ask_for_certificate(address: str, authority: bytes, request: JoinRequest) ->
         DapperError: Nobody of that federation, and of the name of the host, answers at ``address``.
     """
     content = request.model_dump_json().encode()
-    return _call(address, authority, JOIN, content, "the code was not sent")
+    return _call(address, http_proxy, authority, JOIN, content, "the code was not sent")
 
 
-def _call(address: str, trusted: bytes, name: str, content: bytes, unsent: str) -> bytes:
+def _call(address: str, http_proxy: str | None, trusted: bytes, name: str, content: bytes, unsent: str) -> bytes:
     tls = grpc.ssl_channel_credentials(trusted)
-    with grpc.secure_channel(address, tls, options=_OPTIONS) as channel:
+    with grpc.secure_channel(address, tls, options=(*_OPTIONS, *proxy_options(address, http_proxy))) as channel:
         try:
             answer: bytes = channel.unary_unary(f"/{SERVICE}/{name}")(content, timeout=CALL_SECONDS)
         except grpc.RpcError as error:

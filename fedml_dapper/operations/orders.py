@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedml_dapper import __version__
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import Credentials
+from fedml_dapper.operations.proxy import proxy_options
 from fedml_dapper.operations.status import ServerStatus
 
 STEER = "/fedml_dapper.Federation/Steer"
@@ -72,15 +73,15 @@ def read_order(request: bytes) -> Order:
         raise ProtocolError("that is no order") from error
 
 
-def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
-    """Send an order to the server at ``address`` (HOST:PORT), and return its answer.
+def give_order(address: str, credentials: Credentials, order: Order, http_proxy: str | None = None) -> Answer:
+    """Send an order to the server at ``address`` (HOST:PORT), through a proxy if one is set, and return its answer.
 
     Raises:
         DapperError: There is no server, or it refuses the order or cannot carry it out, and nothing has changed; or its
             answer is none that this version knows.
     """
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES))
+    options = (*proxy_options(address, http_proxy), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES))
     metadata = () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
     with grpc.secure_channel(address, tls, options=options) as channel:
         call = channel.stream_stream(STEER)(

@@ -21,8 +21,10 @@ from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.manager_loop import ManagerLoop
+from fedml_dapper.platform.silo_folder import close_parts, open_parts
 from fedml_dapper.platform.tracking import reporting_client_status
 from fedml_dapper.platform.transports import open_transport
+from fedml_dapper.secure_grpc import SecureSilo
 
 FAREWELL_SECONDS = 2.0
 """Pause before the connection is closed, in which MQTT delivers the last message."""
@@ -47,7 +49,8 @@ class DapperClientManager(ManagerLoop, ClientMasterManager):  # type: ignore[mis
         rank: int,
         num_processes: int,
     ) -> None:
-        ManagerLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes))
+        self._parts = open_parts(experiment.settings, rank) if args.backend == "DAPPER_GRPC" else None
+        ManagerLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes, self._parts))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
         model = experiment.method.problem.backbone
         adapter = get_trainer_dist_adapter(
@@ -63,8 +66,14 @@ class DapperClientManager(ManagerLoop, ClientMasterManager):  # type: ignore[mis
     def run(self) -> None:
         """Serve until the server ends the run; errors that end it early are raised."""
         self.register_message_receive_handlers()
-        with reporting_client_status() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
-            self.loop()
+        try:
+            with reporting_client_status() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
+                self.loop()
+            if isinstance(self.com_manager, SecureSilo):
+                self.com_manager.forget()
+        finally:
+            if self._parts is not None:
+                close_parts(self._parts)
 
     def handle_message_connection_ready(self, msg_params: Message) -> None:
         self._conversation.greet()

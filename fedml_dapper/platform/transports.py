@@ -120,14 +120,16 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
         return 0
 
 
-def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> Transport:
+def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, folder: Path | None = None) -> Transport:
     """Connect the transport that ``args.backend`` names; for DAPPER_GRPC a silo's (see :func:`open_downwards`).
+
+    A silo keeps parts of a large message in ``folder``; in memory if it is None.
 
     Raises:
         ConfigError: The backend has no transport, or the MQTT broker cannot be reached.
     """
     if args.backend == "DAPPER_GRPC":
-        return open_upwards(args, rank)
+        return open_upwards(args, rank, folder)
     if args.backend in ("GRPC", "MQTT_S3"):
         known = f" ({FEDML_GRPC_HOLE})" if args.backend == "GRPC" else ""
         LOGGER.critical(
@@ -160,12 +162,14 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> T
     raise ConfigError(f"comm_args.backend: {args.backend} has no transport")
 
 
-def open_upwards(args: Arguments, rank: int) -> SecureSilo:
-    """Open the transport of the silo or edge of ``rank`` to its server, over DAPPER_GRPC."""
+def open_upwards(args: Arguments, rank: int, folder: Path | None = None) -> SecureSilo:
+    """Open the transport of the silo or edge of ``rank`` to its server, over DAPPER_GRPC.
+
+    Parts of a large message are kept in ``folder``, also for the next process; in memory if it is None.
+    """
     config = _secure_grpc(args)
-    return SecureSilo(
-        config.config_for_silo(rank), CredentialFiles(config, rank), rank, give_up_after_s=args.round_timeout_s
-    )
+    credentials = CredentialFiles(config, rank)
+    return SecureSilo(config.config_for_silo(rank), credentials, rank, args.round_timeout_s, folder=folder)
 
 
 def open_audit_log(args: Arguments) -> AuditLog:

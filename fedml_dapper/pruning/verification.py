@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod, sqrt
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -139,44 +140,73 @@ class Trial:
         plan = PruningPlan(kept)
         try:
             slim = _Run(slim_model(self._dense, layout, plan))
-            silenced, norms = _silenced(self._dense, layout, plan)
+            silencing = _Silencing(self._dense, layout, plan)
         except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
             return Fault("", f"it cannot be made ({first_line(error)})")
+        told = list(self._slim_outputs(slim, training))
+        self.ran |= slim.ran
+        del slim  # before the dense network runs: a device has room for one of them
         # A copy, so that nothing stays of what a network stores while it runs
-        dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silenced)
-        fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
-        if fault is None and training:
-            fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
-            if fault is None and slim.draws:
-                fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
-        self.ran |= slim.ran | dense.ran
-        return fault
+        dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silencing.tensors)
+        try:
+            with silencing as norms:
+                return self._first_fault(told, dense, norms, layout, plan)
+        finally:
+            self.ran |= dense.ran
 
-    def _compared(
-        self, slim: _Run, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode
+    def _slim_outputs(self, slim: _Run, training: bool) -> Iterator[tuple[_Mode, list[Tensor] | Fault]]:
+        """Yield what a slim network puts out in each mode; the last may be that it fails there."""
+        modes = [_EVALUATION, *([_KEEPING, _DROPPING] if training else [])]
+        for mode in modes:
+            if mode is _DROPPING and not slim.draws:
+                return
+            try:
+                outputs = slim.outputs(self._example(mode), mode)
+            except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+                yield mode, Fault(slim.failed, f"it fails{mode} ({first_line(error)})")
+                return
+            yield mode, outputs
+
+    def _first_fault(
+        self,
+        told: Sequence[tuple[_Mode, list[Tensor] | Fault]],
+        dense: _Run,
+        norms: _Norms,
+        layout: ChannelLayout,
+        plan: PruningPlan,
     ) -> Fault | None:
-        """Return how outputs in this mode differ, or None."""
-        example = self._batch if mode.training else self._input
-        try:
-            slim_outputs = slim.outputs(example, mode)
-        except Exception as error:  # noqa: BLE001  # whatever the user's network raises
-            return Fault(slim.failed, f"it fails{mode} ({first_line(error)})")
-        try:
-            with norms:
-                outputs = dense.outputs(example, mode)
-        except Exception as error:  # noqa: BLE001  # as above
-            return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
-        tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
-        if len(slim_outputs) == len(outputs) and all(
-            _agree(slim_output, output, tolerance) for slim_output, output in zip(slim_outputs, outputs, strict=True)
-        ):
-            return None
+        """Return how outputs differ in the first mode in which they do, or None."""
+        for mode, slim_outputs in told:
+            if isinstance(slim_outputs, Fault):
+                return slim_outputs
+            try:
+                with norms:
+                    outputs = dense.outputs(self._example(mode), mode)
+            except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+                return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
+            tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
+            if len(slim_outputs) != len(outputs) or not all(
+                _agree(slim_output, output, tolerance)
+                for slim_output, output in zip(slim_outputs, outputs, strict=True)
+            ):
+                where = self._where(dense, norms, layout, plan, mode, tolerance)
+                return Fault(where, f"its outputs{mode} are not the dense network's")
+        return None
+
+    def _where(
+        self, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode, tolerance: float
+    ) -> str:
+        """Return the first layer whose outputs differ; the dense network is silenced."""
+        slim = _Run(slim_model(self._dense, layout, plan))
         with slim.watched():
-            slim.outputs(example, mode)
+            slim.outputs(self._example(mode), mode)
         with norms, dense.watched():
-            dense.outputs(example, mode)
-        where = _first_difference(slim, dense, layout, KeptIndices(plan), tolerance)
-        return Fault(where, f"its outputs{mode} are not the dense network's")
+            dense.outputs(self._example(mode), mode)
+        self.ran |= slim.ran
+        return _first_difference(slim, dense, layout, KeptIndices(plan), tolerance)
+
+    def _example(self, mode: _Mode) -> Inputs:
+        return self._batch if mode.training else self._input
 
 
 @dataclass
@@ -259,23 +289,53 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
     return ""
 
 
-def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
-    """The dense network's tensors with every dropped entry at zero, and norms over what is kept."""
-    kept = KeptIndices(plan)
-    silenced = dict[str, Tensor]()
-    norms = _Norms()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # a shared tensor has its first name
-        cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
-        if not cuts:
-            continue
-        silent = tensor.detach()
-        for dim, entries in cuts.items():
-            dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
-            dropped[entries] = False
-            silent = silent.index_fill(dim, dropped.nonzero().flatten(), 0)
-        silenced[name] = silent
-        norms.cuts[id(silent)] = cuts
-    return silenced, norms
+class _Silencing:
+    """A context in which every dropped entry of a dense network's tensors is zero; norms in it go over what is kept.
+
+    Parameters are silenced in place, and hold at the end what they held before: a device tries out the whole network
+    of which it trains a part, and would have to hold it once more.
+    """
+
+    def __init__(self, model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> None:
+        kept = KeptIndices(plan)
+        self.tensors: dict[str, Tensor] = {}
+        """Buffers, silenced, to be put in place of the network's own, by name."""
+        self._norms = _Norms()
+        self._dropped: list[tuple[Tensor, int, Tensor]] = []
+        """Parameter, axis and dropped entries of every cut."""
+        self._before: list[Tensor] = []
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # a shared tensor has its first name
+            cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
+            if not cuts:
+                continue
+            dropped = [(dim, _others(entries, tensor.shape[dim])) for dim, entries in cuts.items()]
+            if isinstance(tensor, nn.Parameter) and tensor.is_floating_point():  # one that was drawn for the trial
+                self._norms.cuts[id(tensor)] = cuts
+                self._dropped += [(tensor.detach(), dim, entries) for dim, entries in dropped]
+                continue
+            silent = tensor.detach()
+            for dim, entries in dropped:
+                silent = silent.index_fill(dim, entries, 0)
+            self.tensors[name] = silent
+            self._norms.cuts[id(silent)] = cuts
+
+    def __enter__(self) -> _Norms:
+        for tensor, dim, entries in self._dropped:
+            self._before.append(tensor.index_select(dim, entries))
+            tensor.index_fill_(dim, entries, 0)
+        return self._norms
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for tensor, dim, entries in reversed(self._dropped):
+            tensor.index_copy_(dim, entries, self._before.pop())
+
+
+def _others(entries: Tensor, size: int) -> Tensor:
+    dropped = torch.ones(size, dtype=torch.bool)
+    dropped[entries] = False
+    return dropped.nonzero().flatten()
 
 
 class _Norms(TorchFunctionMode):

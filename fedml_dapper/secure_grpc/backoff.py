@@ -21,16 +21,20 @@ class Backoff:
         self._first_s = first_s
         self._last_s = last_s
         self._next_s = first_s
+        self.waited_s = 0.0
+        """Seconds of all pauses since something has come of a call."""
 
     def pause(self) -> float:
         """Return the seconds to wait now."""
-        seconds = self._next_s
-        self._next_s = min(2 * seconds, self._last_s)
-        return seconds * random.uniform(SHORTEST, LONGEST)
+        seconds = self._next_s * random.uniform(SHORTEST, LONGEST)
+        self._next_s = min(2 * self._next_s, self._last_s)
+        self.waited_s += seconds
+        return seconds
 
     def begin_anew(self) -> None:
         """Call when something has come of a call."""
         self._next_s = self._first_s
+        self.waited_s = 0.0
 
 
 def jittered(seconds: float) -> float:

@@ -69,6 +69,11 @@ class Caller:
         return Parcel(envelope, payload).message()
 
     @property
+    def address(self) -> str:
+        """HOST:PORT that is called."""
+        return self._config.server_address
+
+    @property
     def there(self) -> object:
         """What is there of the latest large answer; another value when more of it has come."""
         return self._parts.latest(THE_SERVER)

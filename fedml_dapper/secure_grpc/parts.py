@@ -5,7 +5,7 @@ file whose name holds both, and whose sender it is, so its length alone says whe
 all files together within a bound: a newer payload replaces an older one, and where room is short, those go first that
 have waited longest. So whoever begins payloads and never ends them costs others no more than a fresh start.
 
-A silo without a folder keeps the one message of its server in memory until it is whole, for as long as it runs.
+An edge, and a silo that has no folder, keep the one message of their server in memory until it is whole.
 
 The files are not flushed one by one. After a loss of power one may hold something else than what was sent; the digest
 shows it, and the payload begins anew.

@@ -18,6 +18,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.config.addresses import split_address
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials
+from fedml_dapper.operations.proxy import may_be_proxied, proxy_options
 from fedml_dapper.secure_grpc.backoff import Backoff
 from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
@@ -37,7 +38,6 @@ from fedml_dapper.secure_grpc.message import AnyMessage
 from fedml_dapper.secure_grpc.pacing import Pace
 from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope
 from fedml_dapper.secure_grpc.parts import PartFolder, PartsError, read_arriving
-from fedml_dapper.secure_grpc.proxy import may_be_proxied, proxy_options
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
@@ -228,7 +228,7 @@ class SecureSilo(Endpoint):
             self._lost = self._reminded = now
             LOGGER.warning("lost the server at %s (%s); looking for it", self._server_address, error.details())
             return
-        if not self._was_connected and not may_be_proxied(self._config):
+        if not self._was_connected and not may_be_proxied(self._server_address, self._config.http_proxy):
             _check_name(self._server_address)
         if now - self._lost > self._give_up_after_s:
             raise DapperError(
@@ -302,7 +302,8 @@ def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Cha
     """Open a channel to the server, which connects when it is first used."""
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
     even = () if config.max_kib_per_s is None else EVEN_OPTIONS
-    return grpc.secure_channel(config.server_address, tls, options=(*SILO_OPTIONS, *proxy_options(config), *even))
+    proxied = proxy_options(config.server_address, config.http_proxy)
+    return grpc.secure_channel(config.server_address, tls, options=(*SILO_OPTIONS, *proxied, *even))
 
 
 def metadata_of(credentials: Credentials) -> tuple[tuple[str, str], ...]:

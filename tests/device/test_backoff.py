@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from fedml_dapper.config import MayCallArgs, SecureGrpcConfig, Settings
+from fedml_dapper.config.silo_args import SiloArgs
 from fedml_dapper.device import retry
+from fedml_dapper.device.calling import CallingDevice
+from fedml_dapper.device.keeping import NothingKept
 from fedml_dapper.device.retry import UnreachableError, send_with_retries
+from fedml_dapper.federation import Agreement, ClientSide, Codec, build_experiment
 from fedml_dapper.secure_grpc import Backoff, Message
 from fedml_dapper.secure_grpc.backoff import LONGEST, SHORTEST
+
+from .answering import caller
 
 
 def test_pauses_double_up_to_the_last_and_begin_anew() -> None:
@@ -18,6 +27,36 @@ def test_pauses_double_up_to_the_last_and_begin_anew() -> None:
         assert SHORTEST * about <= backoff.pause() <= LONGEST * about
     backoff.begin_anew()
     assert backoff.pause() <= LONGEST
+
+
+def test_pauses_since_the_last_answer_are_added_up() -> None:
+    backoff = Backoff(1.0, 5.0)
+    assert backoff.waited_s == 0
+    assert sum(backoff.pause() for _ in range(4)) == pytest.approx(backoff.waited_s)
+    backoff.begin_anew()
+    assert backoff.waited_s == 0
+
+
+def test_a_device_that_no_server_answers_gives_up_in_one_line_whenever_it_may_call(
+    config: SecureGrpcConfig, tiny_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    every_second_time = f"bash -c 'test -e {mark} && rm {mark} || (touch {mark}; false)'"
+    may_call = MayCallArgs(command=every_second_time, ask_again_s=1e6, give_up_after_s=3600)
+    settings = tiny_settings("method=fedavg").model_copy(update={"silo_args": SiloArgs(may_call=may_call)})
+    experiment = build_experiment(settings)
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    slept: list[float] = []
+    device = CallingDevice(experiment, ClientSide(experiment), codec, 1, caller(config, 1), NothingKept(), slept.append)
+    with pytest.raises(UnreachableError) as caught:
+        device.run()
+    begin, _, end = str(caught.value).partition(" (")
+    assert end.endswith("), and this device gives up; if the run is not over yet, start it again")
+    assert "\n" not in end
+    pauses = [seconds for seconds in slept if seconds != 1e6]
+    assert begin == f"no server at {config.server_address} for {sum(pauses):.0f} s of calling"
+    assert sum(pauses[:-1]) < 3600 <= sum(pauses)
+    assert len(slept) == 2 * len(pauses) + 1  # and once more, before the call that was the last
 
 
 def test_those_that_were_cut_off_together_do_not_come_back_together() -> None:

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -48,6 +49,7 @@ from fedml_dapper.operations.join_request import (
 from fedml_dapper.operations.registrar import GUESSES_AT_ONCE, GUESSES_PER_SECOND, Registrar
 from fedml_dapper.secure_grpc.enrolment import RECEIVED_BYTES, EnrolmentService
 
+from ..connect_proxy import ConnectProxy
 from ..platform.processes import ROOT, Silos, free_port, needs_ipv6
 from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
@@ -729,6 +731,36 @@ def test_a_device_joins_over_ipv6(enroll: Opener, tmp_path: Path) -> None:
     joined = device(enrolment.address, enrolment.code(1), tmp_path / "certs")
     assert joined.exit_code == 0, joined.output
     assert (tmp_path / "certs" / "silo-1.pem").exists()
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_device_joins_through_the_proxy_to_a_name_that_the_proxy_alone_knows(
+    enroll: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    enrolment = enroll(None, make_certificates(tmp_path / "far", 0, "server.invalid", "localhost"))
+    address = enrolment.address.replace("localhost", "server.invalid")
+    place, code = ["--certificates", str(tmp_path / "certs")], str(enrolment.code(1))
+    with ConnectProxy(int(address.rpartition(":")[2])) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:secret@"))
+        told = CliRunner().invoke(dapper_device, ["join", address, code, *place])
+        assert "nobody answers at server.invalid:" in told.stderr  # without the option, whatever the environment says
+        assert proxy.asked == []
+        way = proxy.url if by == "option" else "environment"
+        joined = CliRunner().invoke(dapper_device, ["join", address, code, *place, "--http-proxy", way])
+        assert joined.exit_code == 0, joined.output
+        assert proxy.asked == [f"CONNECT {address} HTTP/1.1"] * 3  # what it shows, its authority, and the certificate
+        assert proxy.passwords == ([] if by == "option" else [b64encode(b"me:secret").decode()] * 3)
+    assert (tmp_path / "certs" / "silo-1.pem").exists()
+
+
+def test_a_proxy_that_refuses_or_is_none_is_one_line(certs: Path, tmp_path: Path) -> None:
+    [code] = invite(certs, 1, DAY)
+    words = ["join", "server.invalid:1", str(code), "--certificates", str(tmp_path / "certs"), "--http-proxy"]
+    with ConnectProxy(1, refuses=True) as proxy:
+        line = refused(CliRunner().invoke(dapper_device, [*words, proxy.url]), tmp_path / "certs")
+        assert line.endswith("would: the proxy answers: HTTP/1.1 403 Forbidden")
+    line = refused(CliRunner().invoke(dapper_device, [*words, "proxy:3128"]), tmp_path / "certs")
+    assert "expected `environment`, or http://HOST:PORT of a proxy, found proxy:3128" in line
 
 
 def test_a_device_whose_answer_was_lost_joins_by_the_same_command(

@@ -376,7 +376,55 @@ def test_who_is_killed_in_an_upload_over_a_bad_line_gives_the_run_the_same_bits(
     assert "client 0: round 1 was trained before; its upload goes on" in devices.output(1)
     assert not parts.exists()
     assert sorted(path.name for path in own.iterdir()) == [MEMORY_NAME, KEPT_MODEL_NAME]
+    assert_as_alone(devices, server_process)
+
+
+@pytest.mark.long
+def test_a_silo_with_fedml_that_is_killed_goes_on_with_its_model_and_begins_its_upload_anew(
+    devices: Devices, server: Callable[[], Silos]
+) -> None:
+    devices.write("fedavg", model_args={"width": 20}, dapper_args={"min_clients_per_round": 3})
+    silos = server()
+    for rank in range(2, NUM_DEVICES + 1):
+        devices.start(rank)
+    port = int(devices.grpc["server_address"].rpartition(":")[2])
+    with Line(port, quality=Quality(bytes_per_s=5e5)) as line:
+        bad = ("--set", f"comm_args.dapper_grpc.server_address=localhost:{line.port}")
+        silos.start(1, options=bad)
+        own = devices.folder / "runs" / "silo-1" / PARTS_NAME
+        begun = begun_in(own, "0-*", silos)
+        silos.kill(1)
+        held = begun.stat().st_size
+        missing = int(begun.name.split("-")[1]) - held
+        carried = line.down
+        silos.start(1, options=bad)
+        upload = begun_in(silos.run_dir / PARTS_NAME, "1-*", silos)
+        assert held > PART_BYTES / 2
+        assert line.down - carried < missing + 50_000
+        silos.kill(1)
+        silos.start(1, options=bad)
+        again = begun_in(silos.run_dir / PARTS_NAME, "1-*", silos, besides=upload.name)
+        assert again != upload  # it was trained anew, in other seconds
+        line.quality.bytes_per_s = None
+        for rank in (0, 1):
+            assert silos.wait(rank, 300) == 0, silos.output(rank)
+    assert not own.parent.exists()
+    assert_as_alone(devices, silos)
+
+
+def begun_in(folder: Path, pattern: str, silos: Silos, besides: str = "") -> Path:
+    """The file of a payload of which something has come."""
+
+    def found() -> list[Path]:
+        return [path for path in folder.glob(pattern) if path.name != besides and path.stat().st_size]
+
+    wait_until(lambda: bool(found()), otherwise=lambda: silos.output(1))
+    return found()[0]
+
+
+def assert_as_alone(devices: Devices, across: Silos) -> None:
+    """The federation's model is that of a simulation, bit for bit."""
     simulate(build_experiment(load_settings([devices.folder / "simulation.yaml"])), run_dir=devices.folder / "alone")
     alone = load_file(devices.folder / "alone" / "global_model.safetensors")
-    across = load_file(server_process.run_dir / "global_model.safetensors")
-    assert all(alone[name].equal(across[name]) for name in alone)
+    found = load_file(across.run_dir / "global_model.safetensors")
+    assert all(alone[name].equal(found[name]) for name in alone)

@@ -26,10 +26,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fcntl import F_DUPFD, fcntl
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -192,6 +192,42 @@ def run(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
+def ended_by(work: Callable[[], None]) -> int:
+    """The exit code of a process that does this ``work``, which has said on stderr what ends it."""
+    try:
+        work()
+    except SystemExit as end:
+        return code_of(end)
+    except BaseException as error:  # noqa: BLE001  # as the interpreter does
+        try:
+            sys.excepthook(type(error), error, error.__traceback__)
+        except SystemExit as end:
+            return code_of(end)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def code_of(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def leave(code: int) -> NoReturn:
+    """End as a process ends by itself, but for taking apart the interpreter: in a fork, libraries complain there of
+    what the nursery made, and these would be the last lines of whatever a test reads."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
 def start(address: Path, arguments: list[str]) -> NoReturn:
     """Stand for a fork with this process's own folder, environment and files."""
     numbers = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]  # mpiexec's
@@ -210,7 +246,7 @@ def main() -> None:
     sys.modules["fedml_dapper.datasets.digits_offline"].DIGITS_OFFLINE.load(Path())  # drawn once for all
     assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread, which forks would lack"
     order = serve(socket.socket(fileno=int(where)))
-    run(order["arguments"], order["folder"], order["environment"])
+    leave(ended_by(partial(run, order["arguments"], order["folder"], order["environment"])))
 
 
 if __name__ == "__main__":

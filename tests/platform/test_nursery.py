@@ -44,6 +44,20 @@ def test_an_exception_is_exit_code_1_and_a_traceback(start: Starter, tmp_path: P
     assert "ValueError: on fire" in (tmp_path / "output").read_text()
 
 
+@pytest.mark.nightly
+def test_it_ends_in_order_and_libraries_say_nothing_behind_it(start: Starter, tmp_path: Path) -> None:
+    process = start(
+        "import atexit, sys, threading\n"
+        "class Library:\n    def __del__(self): print('leaked')\n"
+        "sys.modules['library'] = Library()\n"
+        "atexit.register(print, 'at the end')\n"
+        "threading.Thread(target=print, args=['of a thread']).start()\n"
+        "sys.exit('a reason')"
+    )
+    assert process.wait(60) == 1
+    assert sorted((tmp_path / "output").read_text().splitlines()) == ["a reason", "at the end", "of a thread"]
+
+
 def test_a_killed_one_was_killed(start: Starter) -> None:
     process = start("import time\ntime.sleep(300)  # until it is killed")
     with pytest.raises(subprocess.TimeoutExpired):

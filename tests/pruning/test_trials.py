@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Mapping
 
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from fedml_dapper.pruning import ChannelLayout, trace_layout
 from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import Scope
+from fedml_dapper.pruning.verification import Trial
 
 IMAGE = torch.zeros(1, 3, 8, 8)
 Forward = Callable[["Net", Tensor], Tensor]
@@ -207,6 +209,21 @@ class Counting(nn.Module):
         self.ran += 1
         self.seen += 1  # type: ignore[operator]
         return self.layers(x)  # type: ignore[no-any-return]
+
+
+def test_a_trial_leaves_its_weights_as_they_were() -> None:
+    def centred(net: Net, x: Tensor) -> Tensor:
+        return x - x.mean(1, keepdim=True)  # which depends on how many channels there are
+
+    layout = cut_in(Net(lambda net, x: x))
+    widths = dict.fromkeys(layout.groups, 5)
+    assert widths
+    for forward, fault in ((lambda net, x: x, None), (centred, "its outputs are not the dense network's in `b`")):
+        trial = Trial(Net(forward), IMAGE)
+        before = copy.deepcopy(trial._dense.state_dict())
+        found = trial.fault(layout, widths)
+        assert (found and str(found)) == fault
+        assert all(before[name].equal(tensor) for name, tensor in trial._dense.state_dict().items())
 
 
 def test_trials_leave_no_trace() -> None:

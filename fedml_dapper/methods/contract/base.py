@@ -29,6 +29,7 @@ from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Valu
 from fedml_dapper.methods.contract.step import Loss, Terms
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.loading import put_tensors
+from fedml_dapper.models.on_disk import let_go
 from fedml_dapper.pruning import (
     DENSE,
     Footprint,
@@ -269,7 +270,9 @@ class Method(Unchanging, Generic[P]):
 
     def local_model(self, plan: PruningPlan) -> Backbone:
         """An untrained model of the shape that ``plan`` leaves."""
-        return slim_model(self.problem.backbone, self.problem.layout, plan)
+        model = slim_model(self.problem.backbone, self.problem.layout, plan)
+        let_go(self.problem.backbone)
+        return model
 
     @cached_property
     def personal(self) -> frozenset[str]:

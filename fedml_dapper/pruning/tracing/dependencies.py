@@ -33,8 +33,10 @@ def plain_layout(
         output_layers: Layers that produce what the network puts out, which are never cut.
         internal: Whether to keep only groups with a single producer that no output layer reads.
     """
-    library = _torch_pruning()
-    if not output_layers or not _is_plain(model) or library is None:
+    if not output_layers or not _is_plain(model):
+        return None
+    library = _torch_pruning()  # 40 MB, for plain networks alone
+    if library is None:
         return None
     try:
         found = _found(library, whole, model, example, output_layers, internal)

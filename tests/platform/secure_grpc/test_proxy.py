@@ -7,9 +7,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
+from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.operations.proxy import proxy_for
 from fedml_dapper.secure_grpc import Message, SecureSilo
 
 from ...connect_proxy import ConnectProxy
@@ -62,6 +65,38 @@ def test_a_silo_goes_through_the_proxy_to_a_name_that_the_proxy_alone_knows(
         silo.transport.send_message(Message(STATUS, 1, 0))
         assert server.next().get_type() == STATUS
         assert proxy.asked[0] == f"CONNECT {far.server_address} HTTP/1.1"
+
+
+def test_an_operator_s_commands_go_through_it_where_they_are_told(start: Starter, far: SecureGrpcConfig) -> None:
+    start(0, far)
+    place = ["--certificates", str(far.certificates)]
+    with ConnectProxy(port_of(far)) as proxy:
+        for words in (["status", far.server_address, "--json"], ["steer", far.server_address, "evict", "silo-2"]):
+            assert "no server answers" in CliRunner().invoke(main, [*words, *place]).stderr
+            told = CliRunner().invoke(main, [*words, *place, "--http-proxy", proxy.url])
+            assert told.exit_code == 0, told.output
+        assert proxy.asked == [f"CONNECT {far.server_address} HTTP/1.1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("http_proxy", "environment", "found"),
+    [
+        (None, {"http_proxy": "http://a:1"}, None),
+        ("http://b:2", {"http_proxy": "http://a:1"}, "http://b:2"),
+        ("environment", {"http_proxy": "http://a:1", "https_proxy": "http://c:3"}, "http://c:3"),
+        ("environment", {"http_proxy": "socks5://a:1"}, None),
+        ("environment", {}, None),
+        ("http://b:2", {"no_proxy": "example.org, INVALID"}, None),
+        ("http://b:2", {"no_proxy": "example.org,", "no_grpc_proxy": "localhost"}, "http://b:2"),
+    ],
+)
+def test_connections_without_grpc_find_the_proxy_that_grpc_finds(
+    monkeypatch: pytest.MonkeyPatch, http_proxy: str | None, environment: dict[str, str], found: str | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(f"{NAME}:8890", http_proxy) == found
+    assert proxy_for("[::1]:8890", http_proxy) is None
 
 
 def test_no_proxy_names_hosts_that_are_reached_directly(
