@@ -63,7 +63,7 @@ def _row(networks: Networks, clients: int, runs: int) -> dict[str, Figure]:
 
 def _together(networks: Networks, models: list[Backbone]) -> Callable[[], None]:
     """A step of all ``models``, each on its own weights."""
-    weights, buffers = stack_module_state(models)  # type: ignore[arg-type]  # a list of one kind of module
+    weights, buffers = stack_module_state(models)
     images = torch.randn(networks.batch, 3, networks.input_size, networks.input_size, device=networks.device)
     labels = torch.arange(networks.batch, device=networks.device) % 10
 

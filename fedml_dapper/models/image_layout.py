@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from fedml_dapper.errors import USER_CODE_ERRORS

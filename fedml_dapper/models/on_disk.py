@@ -43,7 +43,7 @@ def put_on_disk(model: nn.Module, folder: Path | None = None) -> None:
         for parameter in moved:
             file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
             places.append(file.tell())
-            file.write(parameter.detach().flatten().view(torch.uint8).numpy())
+            file.write(parameter.detach().flatten().view(torch.uint8).numpy().data)
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0)
     for parameter, place in zip(moved, places, strict=True):

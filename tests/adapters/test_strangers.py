@@ -155,7 +155,6 @@ def test_a_round_of_every_method(
     torch.testing.assert_close(read(inputs), experiment.method.global_model(server.state).eval()(inputs))
 
 
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 """Sizes of the networks of libraries, as BERT and ViT name them."""
 

@@ -19,8 +19,8 @@ from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
 from fedml_dapper.federation.workers.pipe import WorkerPipe
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.process.interruption import disregard
 from fedml_dapper.process.freed_memory import freed_memory_kept, give_back_freed_memory
+from fedml_dapper.process.interruption import disregard
 from fedml_dapper.process.profiling import apart
 
 HELD_BACK = {signal.SIGINT, signal.SIGTERM}
