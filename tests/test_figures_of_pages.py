@@ -140,6 +140,7 @@ def said() -> dict[str, list[str]]:
             f"three seeds | {spread(DRAWN, dense)} | {spread(DRAWN, 'DapperFL')} | {spread(DRAWN, PLUS)} |",
             f"deals them, one seed | {of(LARGE, dense)} | {of(LARGE, 'DapperFL')} | {of(LARGE, PLUS)} |",
             f"the same on an H100 | {of(CARD, dense)} | {of(CARD, 'DapperFL')} | not finished |",
+            f"gives DapperFL {of(LARGE, 'DapperFL')} and {of(CARD, 'DapperFL')} %.",
             f"NeFL has {of(CARD, 'NeFL')} % and FedMP {of(CARD, 'FedMP')}, so DapperFL is"
             f" {apart(CARD, 'DapperFL', 'NeFL')} and {apart(CARD, 'DapperFL', 'FedMP')} points ahead",
             f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
@@ -232,6 +233,12 @@ def said() -> dict[str, list[str]]:
             f"Four processes take {timing('gpu')['times that in 4 processes']:.1f} times as many steps a second as one,"
             f" eight {timing('gpu')['times that in 8 processes']:.1f} times.",
             *(f"| {row['method']} | {row['seconds']:.2f} |" for row in timing("gpu_rounds")["rows"]),
+            *(beside(name, row) for name in ("peers_small", "peers_large") for row in timing(name)["rows"]),
+            f"takes {of_peer('peers_small', 'pfl-research')} of pfl-research's time with small clients and"
+            f" {of_peer('peers_large', 'pfl-research')} with larger ones, {of_peer('peers_small', 'Flower')} and"
+            f" {of_peer('peers_large', 'Flower')} of Flower's",
+            f"clients take {timed('peers_small_loaded', 's', 1, simulator='ours')} s here and"
+            f" {timed('peers_small_loaded', 's', 1, simulator='pfl-research')} s under pfl-research.",
         ],
         "docs/weak_devices.md": [
             f"Its process peaks {above_torch(2)} MB above what `import torch` takes",
@@ -248,6 +255,21 @@ def said() -> dict[str, list[str]]:
             f" {apart(LARGE, 'DapperFL', dense)} |",
         ],
     }  # fmt: skip
+
+
+def beside(name: str, row: Mapping[str, Any]) -> str:
+    """What a simulator's round takes, and ours of that."""
+    measured = f"{row['s']:.1f} s | {row['CPU s']:.1f} s | {row['peak MB'] / 1000:.1f} GB"
+    if row["simulator"] == "ours":
+        return f"| ours | {measured} |"
+    shares = " | ".join(of_peer(name, row["simulator"], unit) for unit in ("s", "CPU s", "peak MB"))
+    return f"| {row['simulator']} | {measured} | {shares} |"
+
+
+def of_peer(name: str, simulator: str, unit: str = "s") -> str:
+    """Ours as a share of another simulator's."""
+    [found] = [row for row in timing(name)["rows"] if row["simulator"] == simulator]
+    return f"{1 / found[f'{unit}, of ours']:.2f}"
 
 
 def above_torch(row: int) -> str:
