@@ -141,6 +141,10 @@ def said() -> dict[str, list[str]]:
             f"deals them, one seed | {of(LARGE, dense)} | {of(LARGE, 'DapperFL')} | {of(LARGE, PLUS)} |",
             f"the same on an H100 | {of(CARD, dense)} | {of(CARD, 'DapperFL')} | not finished |",
             f"gives DapperFL {of(LARGE, 'DapperFL')} and {of(CARD, 'DapperFL')} %.",
+            f"FedMP has {spread(DRAWN, 'FedMP')} and NeFL {spread(DRAWN, 'NeFL')}, on the H100 {of(CARD, 'FedMP')} and"
+            f" {of(CARD, 'NeFL')}.",
+            f"FedMP has {spread(FLEET, 'FedMP')} %, NeFL {spread(FLEET, 'NeFL')}, and FedAvg with full models for all"
+            f" {of(FLEET, 'FedAvg without limits')}.",
             f"NeFL has {of(CARD, 'NeFL')} % and FedMP {of(CARD, 'FedMP')}, so DapperFL is"
             f" {apart(CARD, 'DapperFL', 'NeFL')} and {apart(CARD, 'DapperFL', 'FedMP')} points ahead",
             f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
