@@ -149,6 +149,8 @@ def folder_name(settings: Settings) -> str:
     if args.pruning.scope == "auto":  # older cells, which had no such choice, keep their names
         values["dapper_args"]["pruning"].pop("scope")
         values["dapper_args"] = {key: value for key, value in values["dapper_args"].items() if value != {}}
+    if args.levels.budgets is not None:
+        values["dapper_args"]["levels"].pop("ratios")  # which follow from them, once the run has begun
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
     if settings.data_args.dataset == FOLDER and settings.data_args.data_cache_dir is not None:
         values["data_args"]["data_cache_dir"] = settings.data_args.data_cache_dir.name  # it says which pictures

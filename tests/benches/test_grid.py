@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fedml_dapper.benches.cell import is_finished
-from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, load_bench
-from fedml_dapper.config import SHIPPED, load_settings
+from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, folder_name, load_bench
+from fedml_dapper.config import SHIPPED, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods import METHODS
 
@@ -209,3 +209,13 @@ def test_mistakes(write_bench: WriteBench) -> None:
     ):
         cells(load_bench(write_bench()), "small", overrides={"train_args": {"task": "segmentation"}})
     assert SHIPPED.is_dir()
+
+
+def test_a_cell_whose_levels_have_budgets_keeps_its_name_once_it_has_begun(write_bench: WriteBench) -> None:
+    """A run writes down the ratios that its budgets come to."""
+    levels = {"levels": [{"base": 0}, {"base": 0.3}]}
+    cell = cells(load_bench(write_bench(settings={"dapper_args": levels})), "small", seeds=[1])[0]
+    values = cell.settings.model_dump(mode="json")
+    assert values["dapper_args"]["levels"]["ratios"] == [0.0, 0.0]
+    values["dapper_args"]["levels"]["ratios"] = [0.0, 0.31]
+    assert folder_name(Settings.model_validate(values)) == cell.folder
