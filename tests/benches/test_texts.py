@@ -19,7 +19,13 @@ from fedml_dapper.federation import build_experiment, simulate
 
 from .conftest import Store
 
-FEW = ("arguments={samples: 40}", "width=16", "client_num_in_total=3", "client_num_per_round=3", "comm_round=1")
+FEW = (
+    "data_args.arguments={samples: 40}",
+    "width=16",
+    "client_num_in_total=4",
+    "client_num_per_round=4",
+    "comm_round=1",
+)
 
 
 def test_weights_that_are_not_there_are_refused_before_anything_is_written(
@@ -56,7 +62,7 @@ def test_a_final_model_of_texts_is_diagnosed_by_level_alone() -> None:
     server, _ = simulate(experiment)
     found = diagnose(experiment, server)
     assert (found.confusion, found.embedding) == ({}, None)
-    assert len(found.levels) == 3
+    assert len(found.levels) == 4
     assert found.needs is not None
 
 

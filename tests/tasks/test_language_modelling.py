@@ -176,12 +176,10 @@ def test_texts_of_unequal_length_are_padded_by_batch(
     assert last.global_accuracy < first.global_accuracy < 128
 
 
-def test_a_network_that_wants_a_mask_says_so_where_there_is_none(
-    texts: Callable[..., Settings], tmp_path: Path
-) -> None:
+def test_a_mask_that_is_wanted_and_not_given_is_one_line(texts: Callable[..., Settings], tmp_path: Path) -> None:
     (tmp_path / "texts.py").write_text(TEXTS + UNEQUAL)
     with pytest.raises(ConfigError, match=r"takes neither the inputs' entries \(input_ids\) nor all of them"):
-        build_experiment(texts(f"dataset={tmp_path / 'texts.py'}:unequal", "arguments={mask: false}"))
+        build_experiment(texts(f"dataset={tmp_path / 'texts.py'}:unequal", "data_args.arguments={mask: false}"))
 
 
 def test_a_method_that_goes_by_classes_is_refused(texts: Callable[..., Settings]) -> None:
