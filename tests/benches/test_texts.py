@@ -21,7 +21,7 @@ from .conftest import Store
 
 FEW = (
     "data_args.arguments={samples: 40}",
-    "width=16",
+    "width=32",
     "client_num_in_total=4",
     "client_num_per_round=4",
     "comm_round=1",
