@@ -119,9 +119,7 @@ def test_without_clip_and_noise_unequal_adapters_are_averaged_as_without_privacy
 
 
 def test_unequal_adapters_spend_the_epsilon_of_equal_ones(tiny_settings: SettingsFactory) -> None:
-    [unequal], [equal] = (
-        simulate(build(tiny_settings, *ADAPTERS, NOISY, *levels))[1] for levels in ((), (ONE_RANK,))
-    )
+    [unequal], [equal] = (simulate(build(tiny_settings, *ADAPTERS, NOISY, *levels))[1] for levels in ((), (ONE_RANK,)))
     assert len({client.bytes_up for client in unequal.clients}) == 2 > len({c.bytes_up for c in equal.clients})
     assert unequal.privacy is not None
     assert unequal.privacy == equal.privacy
