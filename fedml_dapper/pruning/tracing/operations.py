@@ -149,8 +149,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _side_by_side(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
         follower = self._follower
-        parts = args[0]
         stacked = func.overloadpacket is aten.stack
+        # torch.cat passes over vectors of nothing, with which caches of keys and values begin
+        parts = [part for part in args[0] if stacked or part.shape != (0,)]
         where = (kwargs.get("dim", args[1] if len(args) > 1 else 0)) % out.dim()
         marks = [follower.mark_of(part) for part in parts]
         dims = {mark.dim for mark in marks if mark is not None}
