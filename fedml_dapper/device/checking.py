@@ -16,7 +16,7 @@ from fedml_dapper.fleet.calibration import largest_step
 from fedml_dapper.fleet.demand import Demand, DemandCounter
 from fedml_dapper.models.on_disk import put_on_disk
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.process.freed_memory import give_back_freed_memory
+from fedml_dapper.process.freed_memory import give_back_freed_memory, give_back_large_blocks
 from fedml_dapper.process.memory_limit import memory_left
 from fedml_dapper.process.rss import peak_bytes
 
@@ -30,6 +30,7 @@ def check_device(settings: Settings, rank: int) -> Iterator[str]:
         ConfigError: It cannot take part: settings, certificate, or too little memory.
         DataError: Its data are missing or damaged.
     """
+    give_back_large_blocks()
     config = grpc_of(settings)
     check_rank(settings, rank)
     credentials = read_credentials(config, rank)

@@ -23,7 +23,7 @@ from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Su
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.models.on_disk import put_on_disk
 from fedml_dapper.operations.credentials import CredentialFiles
-from fedml_dapper.process.freed_memory import give_back_freed_memory
+from fedml_dapper.process.freed_memory import give_back_freed_memory, give_back_large_blocks
 from fedml_dapper.secure_grpc import PARTS_NAME, AnyMessage, Caller, Message, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
             it.
         DataError: The device's data are missing or damaged.
     """
+    give_back_large_blocks()
     config = grpc_of(settings)
     check_rank(settings, rank)
     if settings.device_args.threads is not None:

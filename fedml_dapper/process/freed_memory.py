@@ -13,6 +13,8 @@ from functools import cache
 
 LARGEST_KEPT_BYTES = 32 << 20
 """Largest block that is kept, which is glibc's limit of the threshold; larger blocks go back to the system."""
+LARGE_BYTES = 1_000_000
+"""Smallest block that :func:`give_back_large_blocks` has given back."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 """The two are numbers of ``mallopt``'s parameters, from glibc's ``malloc.h``."""
@@ -39,6 +41,17 @@ def freed_memory_kept() -> Iterator[None]:
         _blocks -= 1
         if not _blocks:
             give_back_freed_memory()
+
+
+def give_back_large_blocks() -> None:
+    """Give back every large block as soon as it is freed, until :func:`freed_memory_kept`; without glibc do nothing.
+
+    Otherwise glibc keeps blocks of up to the size of the largest that was freed so far, and a process that tries out a
+    network peaks higher.
+    """
+    library = _glibc()
+    if library is not None:
+        library.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def give_back_freed_memory() -> None:
