@@ -57,7 +57,7 @@ with freed_memory_kept():
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read as Linux tells it")
-@pytest.mark.parametrize("network", ["bert", "gpt2"])
+@pytest.mark.parametrize("network", ["bert"])
 def test_a_network_with_adapters_takes_what_is_counted(network: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM, network], cwd=ROOT, capture_output=True, text=True, check=True
