@@ -13,14 +13,13 @@ PROGRAM = """
 import sys
 import torch
 from torch.nn import functional as F
-from fedml_dapper.config import AdapterArgs, LevelBudget, PruningArgs, TrainArgs
+from fedml_dapper.config import AdapterArgs, TrainArgs
 from fedml_dapper.methods.contract.local_training import new_optimizer, training_memory
 from fedml_dapper.models import adopt
 from fedml_dapper.models.adapters import add_adapters
 from fedml_dapper.process.freed_memory import freed_memory_kept
 from fedml_dapper.process.rss import peak_extra_bytes
-from fedml_dapper.pruning import plan_by_importance, slim_model, trace_layout
-from fedml_dapper.pruning.budgets import budgeted_levels
+from fedml_dapper.pruning import DENSE, slim_model, trace_layout
 from tests.adapters import strangers
 
 strangers.WIDTH, strangers.HEADS, strangers.INNER, strangers.DEPTH, strangers.LENGTH = 192, 6, 768, 4, 48
@@ -37,11 +36,10 @@ backbone = adopt(network, one)
 add_adapters(backbone, AdapterArgs(rank=4), one, "the network")
 layout = trace_layout(backbone, one, "internal")
 args = TrainArgs(batch_size=BATCH, client_optimizer="adamw")
-budgets = LevelBudget(rank=4), LevelBudget(rank=2, base=0.3), LevelBudget(rank=1, base=0.6)
 
 
-def train(plan):
-    model = slim_model(backbone, layout, plan).train()
+def train():
+    model = slim_model(backbone, layout, DENSE).train()
     optimizer = new_optimizer(args, [each for each in model.parameters() if each.requires_grad], 0.01)
     for _ in range(2):
         optimizer.zero_grad(set_to_none=True)
@@ -50,22 +48,18 @@ def train(plan):
         optimizer.step()
 
 
-for level in budgeted_levels(layout, budgets, PruningArgs()):
-    plan = plan_by_importance(layout, backbone.state_dict(), level.widths)
-    counted = training_memory(slim_model(backbone, layout, plan), one, args).peak(BATCH)
-    train(plan)  # the first time loads code
-    with freed_memory_kept():
-        print(counted / peak_extra_bytes(lambda: train(plan)))
+train()  # the first time loads code
+counted = training_memory(slim_model(backbone, layout, DENSE), one, args).peak(BATCH)
+with freed_memory_kept():
+    print(counted / peak_extra_bytes(train))
 """
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read as Linux tells it")
-@pytest.mark.parametrize("network", ["bert", "gpt2"])
-def test_adapters_of_every_level_take_what_is_counted(network: str) -> None:
+@pytest.mark.parametrize("network", ["bert"])
+def test_a_network_with_adapters_takes_what_is_counted(network: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM, network], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    shares = [float(share) for share in answer.stdout.split()]
-    assert len(shares) == 3
-    assert all(0.85 <= share <= 1.15 for share in shares), shares
+    assert 0.85 <= float(answer.stdout) <= 1.15
