@@ -10,7 +10,18 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import aggregate, clients, compiled, limits, round, secure_aggregation, step, step_parts, wire  # names
+from benchmarks import (  # names
+    aggregate,
+    clients,
+    compiled,
+    limits,
+    one_pass,
+    round,
+    secure_aggregation,
+    step,
+    step_parts,
+    wire,
+)
 
 
 def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
@@ -26,6 +37,13 @@ def test_steps() -> None:
     assert [row["ratio"] for row in rows if row["precision"] == "bf16"] == [0.0, 0.2, 0.4, 0.6, 0.8]
     assert rows[0]["time of dense"] == 1
     assert rows[4]["MACs of dense"] == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.long
+def test_clients_in_one_pass() -> None:
+    [row] = findings(one_pass.main, "--model", "resnet10", "--width", "8", "--batch", "4", "--clients", "2")["rows"]
+    assert row["clients"] == 2
+    assert row["one pass, of that"] > 0
 
 
 @pytest.mark.nightly
