@@ -61,7 +61,7 @@ def seed_torch(seed: int) -> None:
     """Seed torch's global generators, those of GPUs where these are in use.
 
     ``torch.manual_seed`` does so too, and where no GPU is in use it notes down the seed for later, with the whole stack
-    of calls: 0.5 ms each time, and a list that grows as long as the process runs.
+    of calls in words, which takes 0.5 ms each time.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch ships it untyped
