@@ -181,14 +181,16 @@ class ClientSide:
         """Return the trained weights as a downlink.
 
         Tensors that are uploaded whole are cut like the others. Those that the client does not send back are as it was
-        sent them.
+        sent them, which may have been cut already.
         """
         layout = self._experiment.method.problem.layout
-        unchanged = upload.plan.omitted - sent.plan.omitted
+        names = upload.plan.omitted - sent.plan.omitted
+        unchanged = {name: tensor for name, tensor in sent.weights.items() if name in names}
+        if sent.plan.kept != upload.plan.kept:
+            unchanged = slim_tensors(unchanged, layout, upload.plan)
+        plan = replace(upload.plan, omitted=upload.plan.omitted - names)
         whole = {name: upload.weights[name] for name in upload.unsliced}
-        whole |= {name: tensor for name, tensor in sent.weights.items() if name in unchanged}
-        plan = replace(upload.plan, omitted=upload.plan.omitted - unchanged)
-        weights = {**upload.weights, **slim_tensors(whole, layout, plan)}
+        weights = {**upload.weights, **unchanged, **slim_tensors(whole, layout, plan)}
         return Downlink(upload.round, upload.client_id, weights, plan)
 
 

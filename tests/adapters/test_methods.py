@@ -137,3 +137,10 @@ def test_fedavg_on_adapters_is_one_rank_for_all(build: Callable[..., Experiment]
     server, rounds = simulate(experiment)
     assert len({client.bytes_up for client in rounds[-1].clients}) == 1
     assert len(server.state.weights["blocks.0.up.lora_a"]) == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_of_cut_bases_test_their_own_models(build: Callable[..., Experiment], name: str) -> None:
+    """Before and after training: what a client does not send back it has as it was sent, cut already."""
+    _, records = simulate(build(name, "comm_round=1", "personal=true"))
+    assert all(client.accuracy_after is not None for client in records[-1].clients)
