@@ -20,6 +20,7 @@ from .test_prose import ROOT
 
 DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_drawn"
 CARD = "paper_on_h100/table2"
+ADAPTERS = "small/adapters"
 SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
 PARTS, RATIOS, FEWER, RULES, WIDE = (
     "small/table3",
@@ -110,6 +111,13 @@ def slim_row(label: str) -> str:
 
 def pacs_row(label: str) -> str:
     return f"| {spread(PACS, label)} | {gap(label)} | {of(PACS, label, 'devices')} | {level(PACS, label, 5)} |"
+
+
+def adapted_row(label: str) -> str:
+    """What the models of three levels have, what devices have, and kB that a client is sent in a round."""
+    levels = " | ".join(level(ADAPTERS, label, number) for number in (1, 2, 3))
+    sent = named(ADAPTERS, "cost", label)["bytes_down"] / 1000
+    return f"{levels} | {of(ADAPTERS, label, 'devices')} | {sent:.0f}"
 
 
 def published(label: str) -> str:
@@ -243,6 +251,11 @@ def said() -> dict[str, list[str]]:
             f" {of_peer('peers_large', 'Flower')} of Flower's",
             f"clients take {timed('peers_small_loaded', 's', 1, simulator='ours')} s here and"
             f" {timed('peers_small_loaded', 's', 1, simulator='pfl-research')} s under pfl-research.",
+        ],
+        "docs/adapters.md": [
+            *(f"` | {adapted_row(label)} |" for label in ("FLoRA", "DapperFL-slim", "raFLoRA", "FlexLoRA", "HetLoRA")),
+            f"network for all | {adapted_row(SMALLEST)} |",
+            f"the whole base on every device has {of(ADAPTERS, dense)}.",
         ],
         "docs/weak_devices.md": [
             f"Its process peaks {above_torch(2)} MB above what `import torch` takes",
