@@ -51,7 +51,8 @@ def held(method: str) -> Round:
         memory = network_memory(built, one)
         model = memory.weights + memory.gradients + memory.optimizer
         working = round(_BATCH * memory.working_per_sample)
-        epochs += [(demand.bytes_down, model, memory.saved(_BATCH), working)] * int(phase.epochs)
+        saved = memory.saved(_BATCH) + memory.holes.lost(_BATCH)
+        epochs += [(demand.bytes_down, model, saved, working)] * int(phase.epochs)
     return Round(method, tuple(epochs), demand.memory_bytes)
 
 

@@ -142,7 +142,7 @@ def test_what_takes_one_tensor_says_so(tmp_path: Path, overrides: tuple[str, ...
     [
         ("{'input_ids': ids, 'label': 1}", r"its items are {input_ids: Tensor int64 \(6,\), label: int}; .* take the"),
         ("(ids, mask, 1)", r"put inputs of several tensors together: \(\(first, second\), target\)"),
-        ("({'input_ids': ids[: 1 + i]}, 1)", r"item \d is \({input_ids: Tensor int64 \(\d,\)}, int\), and item \d+ is"),
+        ("({'inputs': ids[: 1 + i] / 2}, 1)", r"item \d is \({inputs: Tensor float32 \(\d,\)}, int\), and item \d+ is"),
         ("({'a': ids} if i else {'a': ids, 'b': mask}, 1)", r"item \d+ is \({a: .*, and item \d+"),
         ("({'a': ids, 'b': mask} if i else {'a': ids}, 1)", r"item \d+ is \({a: .*, and item \d+"),
         ("({'words': 'so it goes'}, 1)", r"its items are \({words: str}, int\); an item has to be"),

@@ -246,7 +246,10 @@ def main() -> None:
     sys.modules["fedml_dapper.datasets.digits_offline"].DIGITS_OFFLINE.load(Path())  # drawn once for all
     assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread, which forks would lack"
     order = serve(socket.socket(fileno=int(where)))
-    leave(ended_by(partial(run, order["arguments"], order["folder"], order["environment"])))
+    code = ended_by(partial(run, order["arguments"], order["folder"], order["environment"]))
+    if "mpi4py.MPI" in sys.modules:
+        sys.exit(code)  # MPI is left at the interpreter's end, and mpiexec takes a rank that did not for dead
+    leave(code)
 
 
 if __name__ == "__main__":
