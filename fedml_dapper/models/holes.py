@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedml_dapper.models.dispatch_mode import DispatchMode
 from fedml_dapper.process.freed_memory import LARGEST_KEPT_BYTES
 
 _ENDS = 96
@@ -43,7 +43,7 @@ class Holes:
     growth: tuple[float, ...] = ()
     """Bytes per sample by which each of them grows."""
     samples: int = 0
-    """That batch size."""
+    """Batch size that the changes are of."""
 
     @classmethod
     def of(cls, small: Sequence[Change], large: Sequence[Change], samples: tuple[int, int]) -> Holes:
@@ -95,7 +95,7 @@ def lost_bytes(changes: Iterable[Change]) -> int:
     return heap - most
 
 
-class HeapChanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HeapChanges(DispatchMode):  # type: ignore[no-untyped-call]
     """A mode that notes which blocks torch's operations take and give back.
 
     ``own`` are addresses of tensors that were there before. What one operation takes and gives back within itself is
@@ -103,15 +103,10 @@ class HeapChanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, own: Iterable[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.changes: list[Change] = []
         self._known = set(own)
         self._watched = dict[int, weakref.ref[object]]()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
-        return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

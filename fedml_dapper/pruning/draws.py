@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedml_dapper.models.dispatch_mode import DispatchMode
 
 aten = torch.ops.aten
 _SEED = 17
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Draws(DispatchMode):  # type: ignore[no-untyped-call]
     """A mode in which every random number is the same quantile of its distribution, whatever shape is drawn.
 
     Near 1 dropout and stochastic depth keep everything; near 0 they drop all they can. Operations without a rule here
@@ -24,15 +25,10 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, quantile: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._quantile = quantile
         self.count = 0
         """How often something was drawn."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
-        return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedml_dapper.models.dispatch_mode import DispatchMode
 from fedml_dapper.models.running import first_line, nested_tensor_hint
 from fedml_dapper.pruning.tracing.channels import RANGE, SPREAD
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, View, no_channels
@@ -56,17 +56,12 @@ _REPEATED = {aten.expand, aten.repeat}
 """Operations that give weights to each example, as for learnt queries."""
 
 
-class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operations(DispatchMode):  # type: ignore[no-untyped-call]
     """A mode that follows channels through everything between the layers, as torch's elementary operations."""
 
     def __init__(self, follower: Follower) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._follower = follower
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
-        return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
