@@ -28,6 +28,7 @@ from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_e
 from fedml_dapper.datasets.own_samples import MERGING
 from fedml_dapper.datasets.padding import is_sequence
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
+from fedml_dapper.datasets.rows import inputs_in_memory, part_of
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
@@ -125,27 +126,9 @@ def _domain(name: str, domain: str, parts: object) -> Domain:
 def _note_of(items: Items) -> str | None:
     """Return a warning on inputs that are not finite, if all lie in memory; others are checked batch by batch."""
     [source] = items.sources
-    inputs = _inputs_in_memory(source.dataset)
+    inputs = inputs_in_memory(source.dataset)
     indices = [] if inputs is None else not_finite(inputs)
     return say_not_finite(source.name, indices, len(items)) if indices else None
-
-
-def _inputs_in_memory(source: object) -> Tensor | None:
-    """All inputs of a data set that is a ``TensorDataset``, or a subset of one; None for others."""
-    if isinstance(source, Subset):
-        whole = _inputs_in_memory(source.dataset)
-        return None if whole is None else _part(whole, source)
-    if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # a subclass may return other items
-        return None
-    return source.tensors[0] if len(source.tensors) == 2 and not hindrance(source.tensors[0]) else None
-
-
-def _part(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
-    """The rows of ``whole`` that ``subset`` takes; None where an index is none of these, as fetching it tells which."""
-    try:
-        return whole[torch.as_tensor(subset.indices)]
-    except (IndexError, TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _items(name: str, source: object) -> Items:
@@ -175,7 +158,7 @@ def _items(name: str, source: object) -> Items:
         )
     held = cast(MapStyle, source)
     places = torch.stack([torch.zeros(length, dtype=torch.int64), torch.arange(length)], dim=1)
-    items = Items((Source(name, held),), places, None, seen_whole=_inputs_in_memory(held) is not None)
+    items = Items((Source(name, held),), places, None, seen_whole=inputs_in_memory(held) is not None)
     target = items.first.targets
     if target.dim() != 1 or target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         return items
@@ -251,7 +234,7 @@ def _stated_labels(source: Source, length: int) -> Tensor | None:
     dataset = source.dataset
     if isinstance(dataset, Subset):
         whole = _stated_labels(Source(source.name, cast(MapStyle, dataset.dataset)), -1)
-        return None if whole is None else _part(whole, dataset)
+        return None if whole is None else part_of(whole, dataset)
     if isinstance(dataset, TensorDataset):
         readable = len(dataset.tensors) == 2 and not hindrance(dataset.tensors[1])
         return dataset.tensors[1].to(torch.int64) if readable else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
@@ -18,17 +20,40 @@ def rows_at(dataset: object, indices: Tensor) -> tuple[Tensor, Tensor] | None:
     if isinstance(dataset, Subset) and type(dataset) is Subset:
         places = _taken(torch.as_tensor(dataset.indices), indices)
         return None if places is None else rows_at(dataset.dataset, places)
-    if not isinstance(dataset, TensorDataset) or type(dataset) is not TensorDataset:  # a subclass may do otherwise
+    tensors = _tensors_of(dataset)
+    if not all(map(_is_plain, tensors)):
         return None
-    if len(dataset.tensors) != 2 or not all(map(_is_plain, dataset.tensors)):
-        return None
-    inputs, targets = (_taken(tensor, indices) for tensor in dataset.tensors)
+    inputs, targets = (_taken(tensor, indices) for tensor in tensors) if tensors else (None, None)
     return None if inputs is None or targets is None else (inputs, targets)
+
+
+def inputs_in_memory(dataset: object) -> Tensor | None:
+    """Return all inputs of a data set that :func:`rows_at` knows; None for others. A whole one's are not copied."""
+    if isinstance(dataset, Subset):
+        whole = inputs_in_memory(dataset.dataset)
+        return None if whole is None else part_of(whole, dataset)
+    tensors = _tensors_of(dataset)
+    return tensors[0] if tensors and not hindrance(tensors[0]) else None
+
+
+def part_of(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
+    """Return the rows of ``whole`` that ``subset`` takes; None where an index is none of these."""
+    try:
+        return _taken(whole, torch.as_tensor(subset.indices))
+    except (TypeError, ValueError, RuntimeError):  # they make no tensor
+        return None
+
+
+def _tensors_of(dataset: object) -> tuple[Tensor, ...]:
+    """Return inputs and targets of which the data set's items are rows; none where its items may be something else."""
+    if not isinstance(dataset, TensorDataset) or type(dataset) is not TensorDataset:  # a subclass may do otherwise
+        return ()
+    return dataset.tensors if len(dataset.tensors) == 2 else ()
 
 
 def _taken(tensor: Tensor, indices: Tensor) -> Tensor | None:
     try:
-        return tensor.index_select(0, indices)
+        return tensor[indices]
     except (IndexError, RuntimeError):
         return None
 
