@@ -35,7 +35,7 @@ def plain_layout(
     """
     if not output_layers or not _is_plain(model):
         return None
-    library = _torch_pruning()  # 40 MB, for plain networks alone
+    library = _torch_pruning()  # which takes memory, so for plain networks alone
     if library is None:
         return None
     try:
