@@ -186,9 +186,9 @@ class ClientSide:
         layout = self._experiment.method.problem.layout
         names = upload.plan.omitted - sent.plan.omitted
         unchanged = {name: tensor for name, tensor in sent.weights.items() if name in names}
-        if sent.plan.kept != upload.plan.kept:
-            unchanged = slim_tensors(unchanged, layout, upload.plan)
         plan = replace(upload.plan, omitted=upload.plan.omitted - names)
+        if not plan.equals(sent.plan):
+            unchanged = slim_tensors(unchanged, layout, plan)
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **unchanged, **slim_tensors(whole, layout, plan)}
         return Downlink(upload.round, upload.client_id, weights, plan)

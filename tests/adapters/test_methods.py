@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.exporting import Exporter
 from fedml_dapper.export.subjects import choose
-from fedml_dapper.federation import Experiment, Server, build_experiment, simulate
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.run_folder.finished import open_finished
 from fedml_dapper.federation.run_folder.model_file import load_model
 from fedml_dapper.methods.parts.adapter_products import adapters_of, product
@@ -144,3 +145,16 @@ def test_clients_of_cut_bases_test_their_own_models(build: Callable[..., Experim
     """Before and after training: what a client does not send back it has as it was sent, cut already."""
     _, records = simulate(build(name, "comm_round=1", "personal=true"))
     assert all(client.accuracy_after is not None for client in records[-1].clients)
+
+
+def test_a_client_s_own_model_is_what_it_was_sent_and_what_it_trained(build: Callable[..., Experiment]) -> None:
+    """Also where the plan of an upload is another object, as one that came over a line."""
+    experiment = build("flora", "comm_round=1")
+    server, clients = Server(experiment), ClientSide(experiment)
+    sent = next(one for one in map(server.downlink, range(4)) if one.plan.kept)
+    upload = clients.update(sent, experiment.clients[sent.client_id])
+    assert upload.plan.kept
+    plan = replace(upload.plan, kept={name: kept.clone() for name, kept in upload.plan.kept.items()})
+    own = clients._as_downlink(replace(upload, plan=plan), sent)
+    assert own.weights.keys() == sent.weights.keys()
+    assert all(tensor.shape == sent.weights[name].shape for name, tensor in own.weights.items())
