@@ -140,7 +140,7 @@ def said() -> dict[str, list[str]]:
     behind = sum(mean(DRAWN, label) > mean(DRAWN, "DapperFL")
                  for label in ("FedAvg", "MOON", "FedSR", "FPL", "FedDrop", "FedProx", "FedMP", "NeFL"))  # fmt: skip
     large = {row: of("paper/table3", row) for row in ("DapperFL", "w/o DAR", "w/o MFP", "w/o MFP + DAR")}
-    fewer = [mean(FEWER, label) for label in ("bf16 training", "bf16 uploads", "int8 uploads")]
+    fewer = [mean(FEWER, row["label"]) for row in summary(FEWER)["honest"]["rows"] if row["label"] != "fp32"]
     ratios = ", ".join(of(RATIOS, f"DapperFL, rho {rho}") for rho in (0.2, 0.4, 0.6))
     return {
         "docs/reproduction.md": [
