@@ -22,12 +22,13 @@ DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_
 CARD = "paper_on_h100/table2"
 ADAPTERS = "small/adapters"
 SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
-PARTS, RATIOS, FEWER, RULES, WIDE = (
+PARTS, RATIOS, FEWER, RULES, WIDE, STATISTICS = (
     "small/table3",
     "small/fig3",
     "small/fewer_bits",
     "small/official",
     "small/plus_wide",
+    "small/slim_batchnorm",
 )
 PLUS, SMALLEST = "DapperFL+ (ours)", "smallest for all"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -61,6 +62,30 @@ def apart(bench: str, one: str, other: str, column: str = "global") -> str:
 def level(bench: str, label: str, number: int) -> str:
     """What the model of a level has, as it is sent."""
     return f"{named(bench, 'devices', label)['sent'][str(number)]['mean']:.1f}"
+
+
+def own(bench: str, label: str, number: int) -> str:
+    """What the model of a level has under BatchNorm statistics of a device's own images."""
+    return f"{named(bench, 'devices', label)['own_statistics'][str(number)]['mean']:.1f}"
+
+
+def lost(label: str, number: int) -> str:
+    """How many points statistics that do not fit cost the model of a level."""
+    found = named(STATISTICS, "devices", label)
+    return f"{found['own_statistics'][str(number)]['mean'] - found['sent'][str(number)]['mean']:.1f}"
+
+
+def left_behind(label: str, rate: str = "") -> str:
+    """How many points a method is behind FedAvg, both at a rate and under statistics of devices' own images."""
+    fedavg, method = (
+        named(STATISTICS, "devices", f"{name}{rate}")["own_statistics"]["1"]["mean"] for name in ("FedAvg", label)
+    )
+    return f"{fedavg - method:.1f}"
+
+
+def statistics_row(label: str) -> str:
+    levels = f"{level(STATISTICS, label, 5)} | {own(STATISTICS, label, 5)}" if "FedAvg" not in label else "- | -"
+    return f"| {spread(STATISTICS, label)} | {own(STATISTICS, label, 1)} | {levels} |"
 
 
 def gap(label: str) -> str:
@@ -155,6 +180,13 @@ def said() -> dict[str, list[str]]:
             f" {of(FLEET, 'FedAvg without limits')}.",
             f"NeFL has {of(CARD, 'NeFL')} % and FedMP {of(CARD, 'FedMP')}, so DapperFL is"
             f" {apart(CARD, 'DapperFL', 'NeFL')} and {apart(CARD, 'DapperFL', 'FedMP')} points ahead",
+            *(statistics_row(row["label"]) for row in summary(STATISTICS)["honest"]["rows"]),
+            f"cost FedMP's full model {lost('FedMP', 1)} points of the {apart(STATISTICS, 'FedMP', dense)} by which it is"
+            f" behind FedAvg, and its weakest level's {lost('FedMP', 5)}.",
+            f"NeFL's full model loses {lost('NeFL', 1)} of {apart(STATISTICS, 'NeFL', dense)}.",
+            f"FedMP is {left_behind('FedMP')} points behind FedAvg and NeFL {left_behind('NeFL')}, and at three times the"
+            f" rate {left_behind('FedMP', ', rate 0.03')} and {left_behind('NeFL', ', rate 0.03')}.",
+            f"with one for all it has {apart(STATISTICS, 'NeFL, one BatchNorm', 'NeFL')} points less.",
             f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
             f"DapperFL is {apart(FLEET, 'DapperFL', on_those)} points ahead of FedAvg without those devices.",
             f"{WORDS[len(wide)]} of {WORDS[len(settings)]} such settings do, by up to"
