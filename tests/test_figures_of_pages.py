@@ -181,11 +181,11 @@ def said() -> dict[str, list[str]]:
             f"NeFL has {of(CARD, 'NeFL')} % and FedMP {of(CARD, 'FedMP')}, so DapperFL is"
             f" {apart(CARD, 'DapperFL', 'NeFL')} and {apart(CARD, 'DapperFL', 'FedMP')} points ahead",
             *(statistics_row(row["label"]) for row in summary(STATISTICS)["honest"]["rows"]),
-            f"cost FedMP's full model {lost('FedMP', 1)} points of the {apart(STATISTICS, 'FedMP', dense)} by which it is"
-            f" behind FedAvg, and its weakest level's {lost('FedMP', 5)}.",
+            f"cost FedMP's full model {lost('FedMP', 1)} points of the {apart(STATISTICS, 'FedMP', dense)} by which"
+            f" it is behind FedAvg, and its weakest level's {lost('FedMP', 5)}.",
             f"NeFL's full model loses {lost('NeFL', 1)} of {apart(STATISTICS, 'NeFL', dense)}.",
-            f"FedMP is {left_behind('FedMP')} points behind FedAvg and NeFL {left_behind('NeFL')}, and at three times the"
-            f" rate {left_behind('FedMP', ', rate 0.03')} and {left_behind('NeFL', ', rate 0.03')}.",
+            f"FedMP is {left_behind('FedMP')} points behind FedAvg and NeFL {left_behind('NeFL')}, and at three times"
+            f" the rate {left_behind('FedMP', ', rate 0.03')} and {left_behind('NeFL', ', rate 0.03')}.",
             f"with one for all it has {apart(STATISTICS, 'NeFL, one BatchNorm', 'NeFL')} points less.",
             f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
             f"DapperFL is {apart(FLEET, 'DapperFL', on_those)} points ahead of FedAvg without those devices.",
