@@ -22,13 +22,14 @@ DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_
 CARD = "paper_on_h100/table2"
 ADAPTERS = "small/adapters"
 SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
-PARTS, RATIOS, FEWER, RULES, WIDE, STATISTICS = (
+PARTS, RATIOS, FEWER, RULES, WIDE, STATISTICS, BUDGETS = (
     "small/table3",
     "small/fig3",
     "small/fewer_bits",
     "small/official",
     "small/plus_wide",
     "small/slim_batchnorm",
+    "small/budgets_office",
 )
 PLUS, SMALLEST = "DapperFL+ (ours)", "smallest for all"
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -143,6 +144,25 @@ def adapted_row(label: str) -> str:
     levels = " | ".join(level(ADAPTERS, label, number) for number in (1, 2, 3))
     sent = named(ADAPTERS, "cost", label)["bytes_down"] / 1000
     return f"{levels} | {of(ADAPTERS, label, 'devices')} | {sent:.0f}"
+
+
+def budgets_row(label: str) -> str:
+    """What a method makes of a budget, and what the weakest level's round costs; none where nobody of it trains."""
+    models, need = named(BUDGETS, "devices", label), named(BUDGETS, "needs", label)
+    difference, worst = entry(BUDGETS, label)["difference"], models["worst"]
+    sent = named(BUDGETS, "cost", label)
+    is_trained = "4" in need["macs"]
+    figures = [
+        spread(BUDGETS, label),
+        "-" if difference is None else f"{difference['mean']:.1f} ({range_of(difference)})",
+        "-" if worst is None else of(BUDGETS, label, "devices"),
+        level(BUDGETS, label, 4) if "4" in models["sent"] else "-",
+        "-" if worst is None else f"{worst['mean']:.1f}",
+        f"{need['macs']['4'] / named(BUDGETS, 'needs', 'FedAvg')['macs']['4']:.2f}" if is_trained else "-",
+        f"{need['memory_bytes']['4'] / 1e6:.0f}" if is_trained else "-",
+        f"{sent['bytes_up'] / 1e6:.2f}, {sent['bytes_down'] / 1e6:.2f}",
+    ]
+    return f"| {' | '.join(figures)} |"
 
 
 def published(label: str) -> str:
@@ -296,6 +316,7 @@ def said() -> dict[str, list[str]]:
               for place, row in enumerate(timing("device_memory")["rows"]) if place),
             f"The 9,000 others took {registered_mb():.0f} MB",
         ],
+        "results/small/README.md": [budgets_row(row["label"]) for row in summary(BUDGETS)["honest"]["rows"]],
         "README.md": [
             f"{WEAK} (`digits_offline.yaml`), but the model that its weakest devices run scores"
             f" {float(DIGITS['5 (0.8)']):.0f} %.",
