@@ -7,7 +7,7 @@ from fedml_dapper.fleet.fitting import Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
 from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device
-from fedml_dapper.fleet.solved_levels import with_solved_levels
+from fedml_dapper.fleet.solved_levels import as_asked, with_solved_levels
 
 __all__ = [
     "ClientFit",
@@ -20,6 +20,7 @@ __all__ = [
     "RoundTimes",
     "Use",
     "VirtualClock",
+    "as_asked",
     "demands",
     "find_device",
     "fit",

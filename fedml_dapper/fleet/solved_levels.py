@@ -60,6 +60,18 @@ def with_solved_levels(settings: Settings, problem: Problem, build: Build) -> Se
     return _with_ratios(settings, _Solver(sized, build, ratio_of, _COSTS[ratio_of](full)).solved(levels.ratios))
 
 
+def as_asked(begun: Settings, asked: Settings) -> Settings:
+    """Return the settings of a run that has begun with the levels that were ``asked`` of it.
+
+    A run writes down the ratios of parameters that its levels have come to. Settings whose levels are not solved are
+    returned unchanged.
+    """
+    pruning = asked.dapper_args.pruning
+    if pruning.ratio_of not in _COSTS or begun.dapper_args.pruning.ratio_of == pruning.ratio_of:
+        return begun
+    return _with_levels(begun, asked.dapper_args.levels.ratios, pruning.ratio_of)
+
+
 class FullModel(Method[MethodParams]):
     """The full model on every client, without anything else: what others' costs are shares of."""
 
@@ -162,9 +174,13 @@ class _Solver:
 
 def _with_ratios(settings: Settings, ratios: tuple[float, ...]) -> Settings:
     """Return settings of levels at these ratios of parameters."""
+    return _with_levels(settings, ratios, "parameters")
+
+
+def _with_levels(settings: Settings, ratios: tuple[float, ...], ratio_of: str) -> Settings:
     args = settings.dapper_args
     update = {
         "levels": args.levels.model_copy(update={"ratios": ratios}),
-        "pruning": args.pruning.model_copy(update={"ratio_of": "parameters"}),
+        "pruning": args.pruning.model_copy(update={"ratio_of": ratio_of}),
     }
     return settings.model_copy(update={"dapper_args": args.model_copy(update=update)})

@@ -21,13 +21,14 @@ from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.benches.room import Room
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME
+from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME, build_experiment
 from fedml_dapper.federation.run_folder.ledger import count_rounds
 
 from ..holding import held_before
 from ..waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+TINY_LEVELS = {"levels": {"ratios": [0.0, 0.3]}, "pruning": {"ratio_of": "training_flops"}}
 TINY = {
     "model_args": {"width": 8},
     "data_args": {"client_share": 0.08, "validation_share": 0.1, "image_size": 16},
@@ -36,7 +37,12 @@ TINY = {
 }
 
 
-def tiny_cells(rounds: int = 3, methods: tuple[str, ...] = ("dapperfl", "fedavg"), **data_args: Any) -> list[Cell]:
+def tiny_cells(
+    rounds: int = 3,
+    methods: tuple[str, ...] = ("dapperfl", "fedavg"),
+    dapper_args: dict[str, Any] | None = None,
+    **data_args: Any,
+) -> list[Cell]:
     bench = Bench.model_validate(
         {
             "name": "tiny",
@@ -48,7 +54,8 @@ def tiny_cells(rounds: int = 3, methods: tuple[str, ...] = ("dapperfl", "fedavg"
             "variants": [{"label": method, "method": method} for method in methods],
         }
     )
-    return cells(bench, "small", overrides={"train_args": {"comm_round": rounds}, "data_args": data_args})
+    chosen = {"train_args": {"comm_round": rounds}, "data_args": data_args, "dapper_args": dapper_args or {}}
+    return cells(bench, "small", overrides=chosen)
 
 
 def without_seconds(ledger: Path) -> list[Any]:
@@ -73,6 +80,23 @@ def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Pa
     (folder / SETTINGS_NAME).write_text(settings)
     with pytest.raises(ConfigError, match="is another run's"):
         run([cell], tmp_path)
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_a_cell_whose_levels_are_solved_for_goes_on(tmp_path: Path, epochs: int) -> None:
+    """Its run writes down the ratios of parameters that its levels have come to, and its name does not change by it."""
+    [asked] = tiny_cells(methods=("dapperfl",), dapper_args=TINY_LEVELS)
+    begun = build_experiment(asked.settings).settings
+    assert begun.dapper_args.pruning.ratio_of == "parameters"
+    folder = tmp_path / asked.folder
+    folder.mkdir()
+    (folder / SETTINGS_NAME).write_text(begun.as_yaml().replace("epochs: 2", f"epochs: {epochs}"))
+    (folder / DIAGNOSIS_NAME).touch()  # a finished one, which is not run
+    if epochs == 2:
+        assert not run([asked], tmp_path)[0].failed
+    else:
+        with pytest.raises(ConfigError, match="is another run's"):
+            run([asked], tmp_path)
 
 
 @pytest.mark.nightly
