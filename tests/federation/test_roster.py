@@ -43,6 +43,19 @@ def test_an_own_rule_gives_other_levels_in_the_next_round(
     assert experiment.record().sources["dapper_args.levels.assignment"].startswith("rule.py:alternate (source ")
 
 
+def test_who_trains_in_a_round_is_decided_by_that_round_s_levels(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    of_any_method = [line for line in RULE.splitlines() if "assert" not in line]
+    (tmp_path / "rule.py").write_text("\n".join(of_any_method))
+    own = f"assignment={tmp_path}/rule.py:alternate"
+    _, rounds = simulate(build_experiment(tiny_settings(*FOUR, "method=fedavg_strong", own)))
+    assert [[(client.client, client.level) for client in record.clients] for record in rounds] == [
+        [(0, 1), (2, 1)],
+        [(1, 1), (3, 1)],
+    ]
+
+
 @pytest.mark.nightly
 def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text(RULE)

@@ -36,10 +36,10 @@ class Attendance:
         Clients in quarantine are sampled like the others and then left out: so who else is sampled follows from the
         seed alone.
         """
-        chosen = self._choose(features)
         round_ = self._state.round + 1
-        if self._roster.varies:
+        if self._roster.varies:  # before the choice: a method may leave levels out
             self._state.profiles = self._roster.profiles(round_)
+        chosen = self._choose(features)
         self.quarantined = tuple(client_id for client_id in chosen if self.quarantine.holds(client_id, round_))
         return [client_id for client_id in chosen if client_id not in self.quarantined]
 
