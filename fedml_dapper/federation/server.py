@@ -149,6 +149,10 @@ class Server(Collector):
                 feature.given_up(client_id)
             super().give_up(client_id)
 
+    def awaited(self) -> set[int]:
+        """Return the clients whose upload may still come in the open round, those at work since earlier ones included."""
+        return self._round.awaited()
+
     @property
     def num_uploads(self) -> int:
         """Number of clients whose uploads have arrived in the open round, those within edges' sums included."""
@@ -265,8 +269,7 @@ class Server(Collector):
     def evict(self, client_id: int) -> None:
         """Go on without the client, in the open round and all later ones, until :meth:`Attendance.lift`."""
         self.attendance.quarantine.evict(client_id)
-        if self._round.is_open:
-            self.give_up(client_id)
+        self.give_up(client_id)  # between two rounds it may be at work since an earlier one
 
     def _note_refusal(self, client_id: int) -> None:
         if client_id not in self.edges:
@@ -349,4 +352,5 @@ def _checked_in(experiment: Experiment, attendance: Attendance) -> CheckedIn | N
     args = experiment.settings.dapper_args
     if experiment.settings.common_args.training_type != "cross_device":
         return None
-    return CheckedIn(args.check_in or CheckInArgs(), args.min_clients_per_round, lambda: attendance.left_out)
+    check_in = args.check_in or CheckInArgs()
+    return CheckedIn(check_in, args.min_clients_per_round, lambda: attendance.left_out, attendance.may_train)

@@ -177,9 +177,8 @@ class DeviceRounds:
 
     def _is_asked(self, client_id: int) -> bool:
         """Return whether the open round still waits for the device."""
-        if self.phase is not DevicePhase.TRAINING or client_id not in self._server.round_clients():
-            return False
-        return client_id not in self._heard()
+        is_open = self.phase is DevicePhase.TRAINING
+        return is_open and client_id in self._server.round_clients() and client_id in self._server.awaited()
 
     def _heard(self) -> set[int]:
         """Return the clients whose answer has come: in the open round, or for the next one."""
@@ -315,8 +314,7 @@ class DeviceRounds:
         if self.phase is not DevicePhase.TRAINING:
             return False
         answered = self._server.answered()
-        involved = set(self._server.round_clients()) | self._server.at_work.keys()
-        awaited = involved - answered - self._server.refused.keys() - self._server.attendance.left_out.keys()
+        awaited = self._server.awaited()
         is_enough = len(answered) >= (self._fewest if not awaited else self._enough)
         if not is_enough and self._clock() < self._deadline:
             return False  # also where all have been refused: bad uploads could use up a run's rounds in no time

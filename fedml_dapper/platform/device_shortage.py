@@ -46,15 +46,19 @@ class Shortage:
         """Return in words what is lacking."""
         num_present = len(self._there.present())
         num_able = len(self._there.able())
+        num_out = len(self._there.left_out())
         if not num_present:
             return f"no device has called for {(self._clock() - self._last_call()) / 60:.0f} min"
-        if not num_able:
+        if num_out == num_present:
             return (
                 f"all {num_present} devices that call are left out; a quarantine counts rounds, and none passes: let"
                 " one in by `fedml-dapper steer HOST lift silo-N`"
             )
-        left_out = f", and {num_present - num_able} that call are left out" if num_present > num_able else ""
-        return f"{num_able} of the {self._fewest} devices that min_clients_per_round asks for are there{left_out}"
+        num_untrained = num_present - num_able - num_out
+        left_out = f", and {num_out} that call are left out" if num_out else ""
+        untrained = f", and {num_untrained} that call have a level that is not trained" if num_untrained else ""
+        asked_for = f"the {self._fewest} devices that min_clients_per_round asks for"
+        return f"{num_able} of {asked_for} are there{left_out}{untrained}"
 
     def _last_call(self) -> float:
         return self._since if self._there.last_call is None else max(self._since, self._there.last_call)

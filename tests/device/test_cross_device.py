@@ -16,6 +16,7 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment, simulate
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Upload
+from fedml_dapper.operations.orders import Order
 from fedml_dapper.platform.device_lives import LIVES_KEPT
 from fedml_dapper.platform.device_rounds import FAREWELL_SECONDS, STARTED_TWICE, TOO_LATE, DevicePhase
 from fedml_dapper.secure_grpc import Message
@@ -141,6 +142,21 @@ def test_those_that_are_left_out_take_nobody_s_place(trial: Callable[..., Trial]
     assert list(there.server.round_clients()) == [3, 4, 5]
 
 
+def test_devices_that_a_method_leaves_out_open_no_round(trial: Callable[..., Trial]) -> None:
+    there = trial("method=fedavg_strong", "ratios=[0,0.8]", "assignment=[1,2,2,2,1,2,1,1,1,1]")
+    for rank in (1, 2, 3, 4):
+        there.calls(rank)
+    there.clock.now += COME_BACK_S + 1
+    there.calls(1)
+    assert there.rounds.phase is DevicePhase.WAITING
+    assert there.rounds.lacks() == (
+        "1 of the 2 devices that min_clients_per_round asks for are there, and 3 that call have a level that is not trained"
+    )
+    there.calls(5)
+    assert there.rounds.phase is DevicePhase.TRAINING
+    assert list(there.server.round_clients()) == [0, 4]
+
+
 def test_bad_uploads_do_not_use_up_a_run_s_rounds(trial: Callable[..., Trial]) -> None:
     there = trial()
     for rank in range(1, 7):
@@ -258,6 +274,37 @@ def test_a_device_that_never_comes_back_is_not_at_work_for_ever(trial: Callable[
     assert there.server.at_work == {}
     assert sorted(again) == [1, 3]  # few are enough after so long
     assert there.reports(tasks[2]).get(say.REFUSED) == TOO_LATE
+
+
+def test_a_device_that_is_evicted_between_two_rounds_is_not_at_work_for_ever(trial: Callable[..., Trial]) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.rounds.steering.carry_out(Order(act="evict", silo=2))
+    assert there.server.at_work == {3: 1}
+    again = there.all_call(1, 3, 5, 6)
+    assert list(there.server.round_clients()) == [0, 2, 4, 5]  # another has the place of the one that is gone
+    for rank in (1, 3, 5):
+        there.reports(again[rank])
+    assert there.closed().at_work == {3: 1, 5: 2}
+
+
+def test_a_device_that_is_evicted_and_let_in_again_takes_part_from_the_next_round_on(
+    trial: Callable[..., Trial],
+) -> None:
+    there = trial()
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    there.rounds.steering.carry_out(Order(act="evict", silo=2))
+    there.rounds.steering.carry_out(Order(act="lift", silo=2))
+    assert kinds(there.calls(2, "its next life")) == [say.COME_BACK]
+    for rank in (1, 3, 4):
+        there.reports(tasks[rank])
+    assert not there.turn()
+    there.reports(tasks[5])
+    there.closed()
+    assert kinds(there.calls(2, "its next life")) == [say.SYNC_MODEL]
 
 
 def test_a_device_at_work_when_the_run_ends_is_waited_for_a_while(trial: Callable[..., Trial]) -> None:

@@ -57,6 +57,15 @@ class Attendance:
         stream = numpy_generator(self._seed, Stream.SAMPLING, self._state.round + 1)
         return sorted(stream.choice(ids, wanted, replace=False).tolist())
 
+    def may_train(self, client_id: int) -> bool:
+        """Return whether the client is known, and its level is none that its device or the method leaves out.
+
+        Where a rule changes levels from round to round, any may be one that trains in the coming round.
+        """
+        if not self._roster.is_available(client_id):
+            return False
+        return self._roster.varies or self._method.takes_part(self._state.profiles[client_id].level)
+
     def join(self, client_id: int, announcement: Announcement) -> bool:
         """Note what data a silo holds, when it joins or comes back.
 

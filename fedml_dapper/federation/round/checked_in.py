@@ -21,6 +21,7 @@ class CheckedIn(RoundFeature):
         args: Settings of over-selection and of the time between calls.
         fewest: Fewest uploads of a round; with fewer it changes nothing.
         left_out: Returns the clients in quarantine, or evicted, which are not asked though they are there.
+        may_train: Returns whether a client has a level that is trained; others are not asked either.
         clock: Seconds.
     """
 
@@ -29,11 +30,13 @@ class CheckedIn(RoundFeature):
         args: CheckInArgs,
         fewest: int,
         left_out: Callable[[], Collection[int]],
+        may_train: Callable[[int], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._args = args
         self._fewest = fewest
         self._left_out = left_out
+        self._may_train = may_train
         self._clock = clock
         self._called: dict[int, float] = {}
         """When each device called last, by client id."""
@@ -52,7 +55,11 @@ class CheckedIn(RoundFeature):
 
     def able(self) -> set[int]:
         """Return the clients that are there and may be asked."""
-        return self.present().difference(self._left_out())
+        return set(filter(self._may_train, self.present().difference(self._left_out())))
+
+    def left_out(self) -> set[int]:
+        """Return the clients that are there and in quarantine, or evicted."""
+        return self.present().intersection(self._left_out())
 
     def available(self, client_ids: Sequence[int]) -> Sequence[int]:
         able = self.able()

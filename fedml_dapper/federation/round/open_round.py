@@ -93,6 +93,10 @@ class OpenRound:
         """Return whether the client's upload may still come."""
         return client_id in self._awaited and client_id not in self._early
 
+    def awaited(self) -> set[int]:
+        """Return the clients whose upload may still come."""
+        return set(self._awaited).difference(self._early)
+
     def answered(self) -> set[int]:
         """Return the clients whose upload has come and was not refused, those set aside included."""
         return self._folded | self._early.keys() | self._aside

@@ -63,6 +63,10 @@ class Roster:
         """Ids of the known clients whose device can run some level."""
         return self.joined - self._left_out
 
+    def is_available(self, client_id: int) -> bool:
+        """Return whether the client is among the :attr:`available`."""
+        return client_id in self._devices and client_id not in self._left_out
+
     @property
     def varies(self) -> bool:
         """Whether a client may have another level in another round."""
