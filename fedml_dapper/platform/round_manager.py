@@ -113,6 +113,10 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
         """Close the open round."""
         raise NotImplementedError
 
+    def _outlook(self) -> str:
+        """Return what becomes of the open round after the loss of a client, in words."""
+        return "the round goes on without it"
+
     def _note_measured(self, sender: int, answer: Any) -> None:
         """Take a measurement, or raise :class:`ProtocolError` where the answer is none."""
         raise NotImplementedError
@@ -186,8 +190,8 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
                 LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
                 self._collector.give_up(client_id)
             elif self._callers.starts_too_often(process):
-                LOGGER.warning("client %d was started again too often; the round goes on without it", client_id)
                 self._collector.give_up(client_id)
+                LOGGER.warning("client %d was started again too often; %s", client_id, self._outlook())
             else:
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
                 self._dispatch.give_back(client_id)

@@ -29,12 +29,13 @@ from fedml_dapper.federation import (
     read_measurement,
     read_measurements,
 )
-from fedml_dapper.federation.wire.vocabulary import HOLDS, SILO, SUM
+from fedml_dapper.federation.wire.vocabulary import HOLDS, SILO, SUM, TICKET
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.dispatch import Ranks
+from fedml_dapper.platform.outlook import outlook
 from fedml_dapper.platform.phase import STATE_OF, Phase
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
@@ -92,9 +93,9 @@ class DapperServerManager(RoundManager):
         """The secure sum of the open round, while it goes on."""
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
-        self._deferred: list[Message] = []
-        """Uploads that came while a round's model was measured or the run was paused. They are read when the next round
-        opens, in which those of clients still at work (``buffer_size``) count; the others are too late."""
+        self._deferred: dict[int, Message] = {}
+        """Uploads of clients still at work (``buffer_size``) that came while a round's model was measured or the run
+        was paused, one a process at most, by rank. They count in the next round, and are read when it opens."""
 
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
@@ -200,8 +201,8 @@ class DapperServerManager(RoundManager):
         self._journal.round_opened(list(self._server.round_clients()))
         self._begin(self._server.recipients)
         deferred = self._deferred
-        self._deferred = []
-        for message in deferred:
+        self._deferred = {}
+        for message in deferred.values():
             self.handle_message_receive_model_from_client(message)
         self._close_if_complete()
 
@@ -214,9 +215,18 @@ class DapperServerManager(RoundManager):
         if self._summing is not None:
             self.note_drop("rank %s: an upload that comes too late for its sum, dropped", msg_params.get_sender_id())
         elif self._phase in (Phase.MEASURING, Phase.PAUSED):
-            self._deferred.append(msg_params)
+            self._defer(msg_params)
         else:
             super().handle_message_receive_model_from_client(msg_params)
+
+    def _defer(self, message: Message) -> None:
+        """Keep an upload for the next round, unless it is too late; a pause may last, and who sends may not stop."""
+        process = int(message.get_sender_id())
+        at_work = [client_id for client_id in self._unanswered_by(process) if client_id in self._server.at_work]
+        if message.get(TICKET) in [self._sent[client_id] for client_id in at_work]:
+            self._deferred.setdefault(process, message)
+        else:
+            self.note_drop("rank %d: an upload that comes between two rounds and is too late, dropped", process)
 
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
         if self._experiment.sums_in_secret:
@@ -292,6 +302,11 @@ class DapperServerManager(RoundManager):
         """
         refused = len(self._server.refused) if self._experiment.sums_in_secret else 0
         return self._server.num_uploads + refused
+
+    def _outlook(self) -> str:
+        args = self._experiment.settings.dapper_args
+        to_come = sum(map(self._server.edges.num_behind, self._server.awaited()))
+        return outlook(self._num_answers + to_come, args.min_clients_per_round, args.round_timeout_s)
 
     def _witness(self) -> CertifiedWitness:
         config = self._experiment.settings.comm_args.dapper_grpc
