@@ -72,8 +72,8 @@ class DeviceDesk:
         answer = self._rounds.answer(rank, message)
         client_id = rank - 1
         self._heard[client_id] = self._clock()
-        self._bytes_in[client_id] += len(message.get(say.MODEL) or b"")
-        self._bytes_out[client_id] += len(answer.get(say.MODEL) or b"")
+        self._bytes_in[client_id] += _model_bytes(message)
+        self._bytes_out[client_id] += _model_bytes(answer)
         self._refused[client_id] += answer.get(say.REFUSED) is not None
         return answer
 
@@ -164,3 +164,9 @@ class DeviceDesk:
 
     def _name_of(self, client_id: int) -> str:
         return self._config.name_of(client_id + 1)
+
+
+def _model_bytes(message: AnyMessage) -> int:
+    """Return the size of the model in a message; 0 where there is none, whatever stands in its place."""
+    model = message.get(say.MODEL)
+    return len(model) if isinstance(model, bytes) else 0

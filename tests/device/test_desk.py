@@ -20,6 +20,7 @@ from fedml_dapper.platform.device_rounds import LOOK_SECONDS, DevicePhase
 from fedml_dapper.platform.device_shortage import FIRST_PAUSE_SECONDS
 from fedml_dapper.platform.steering import EVICTED
 from fedml_dapper.process.interruption import INTERRUPTED
+from fedml_dapper.secure_grpc import Message
 
 from ..platform.processes import Silos
 from ..waiting import wait_until
@@ -40,6 +41,16 @@ def minutes(there: Trial, number: int, turn: Callable[[], None]) -> None:
     for _ in range(number * 60):
         there.clock.now += 1
         turn()
+
+
+def test_a_report_without_a_model_is_refused_like_any_bad_upload(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    desk = desk_of(there)
+    there.all_call(1, 2, 3, 4, 5, 6)
+    report = Message(say.SEND_UPLOAD, 1, 0)
+    report.add_params(say.MODEL, 5)
+    report.add_params(say.TICKET, there.calls(1).get(say.TICKET))
+    assert desk.answer(1, report).get(say.REFUSED) == "expected bytes, got int"
 
 
 def test_that_nobody_calls_is_said_now_and_then(trial: Callable[..., Trial], caplog: pytest.LogCaptureFixture) -> None:
