@@ -93,6 +93,7 @@ class Server(Collector):
         self._unread = []
         self._finite = {}
         self.state.clients = tuple(self._clients)
+        self.state.verdicts = {}
         others = [client_id for feature in self._features for client_id in feature.opening(self._clients)]
         self._open(self._method.aggregation(self.state), [*self.recipients, *others], self._usual_now())
         self._opened_at = time.perf_counter()
@@ -150,7 +151,7 @@ class Server(Collector):
             super().give_up(client_id)
 
     def awaited(self) -> set[int]:
-        """Return the clients whose upload may still come in the open round, those at work since earlier ones included."""
+        """Return the clients whose upload may still come in the open round, also those at work since earlier ones."""
         return self._round.awaited()
 
     @property

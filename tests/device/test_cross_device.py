@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from fedml_dapper.cli import main
-from fedml_dapper.config import CheckInArgs, MayCallArgs, load_settings
+from fedml_dapper.config import CheckInArgs, DefenceArgs, MayCallArgs, load_settings
 from fedml_dapper.device.calling import MOST_SECONDS, _seconds_in
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment, simulate
@@ -150,11 +150,25 @@ def test_devices_that_a_method_leaves_out_open_no_round(trial: Callable[..., Tri
     there.calls(1)
     assert there.rounds.phase is DevicePhase.WAITING
     assert there.rounds.lacks() == (
-        "1 of the 2 devices that min_clients_per_round asks for are there, and 3 that call have a level that is not trained"
+        "1 of the 2 devices that min_clients_per_round asks for are there,"
+        " and 3 that call have a level that is not trained"
     )
     there.calls(5)
     assert there.rounds.phase is DevicePhase.TRAINING
     assert list(there.server.round_clients()) == [0, 4]
+
+
+def test_a_round_without_a_model_has_no_verdicts_of_the_one_before(trial: Callable[..., Trial]) -> None:
+    there = trial(defence=DefenceArgs(aggregation="screened_mean"))
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in (1, 2, 3, 4):
+        there.reports(tasks[rank])
+    assert all(client.counted is not None for client in there.closed().clients)
+    there.reports(there.all_call(1, 2, 3, 4, 5, 6)[1])
+    there.clock.now += TIMEOUT_S
+    record = there.closed()
+    assert record.rolled_back is not None
+    assert [(client.client, client.counted) for client in record.clients] == [(0, None)]
 
 
 def test_bad_uploads_do_not_use_up_a_run_s_rounds(trial: Callable[..., Trial]) -> None:
