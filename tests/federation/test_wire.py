@@ -176,6 +176,16 @@ def test_a_clients_memory_travels_with_its_messages(tiny_settings: SettingsFacto
     assert all(tensor.equal(received.tensors[name]) for name, tensor in sent.tensors.items())
 
 
+def test_a_memory_of_training_that_diverged_travels_as_it_is(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1"))
+    codec, server = codec_of(experiment), Server(experiment)
+    server.round_clients()
+    values = {"trained_figures": {"test": {"headline": 10.0, "loss": float("inf")}}}
+    _, received = codec.decode(codec.encode(server.downlink(0), Memory({}, values)))
+    assert received is not None
+    assert received.values == values
+
+
 @pytest.mark.long
 def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: SettingsFactory) -> None:
     ours, theirs = (build_experiment(tiny_settings(f"method={name}", "epochs=1")) for name in ("dapperfl", "fedavg"))

@@ -71,7 +71,7 @@ class _Metrics(BaseModel):
 class Header(BaseModel):
     """Header of an encoded downlink or upload."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     kind: Literal["downlink", "upload"]
     identity: Identity
