@@ -93,9 +93,9 @@ class DapperServerManager(RoundManager):
         """The secure sum of the open round, while it goes on."""
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
-        self._deferred: dict[int, Message] = {}
+        self._deferred: dict[str, Message] = {}
         """Uploads of clients still at work (``buffer_size``) that came while a round's model was measured or the run
-        was paused, one a process at most, by rank. They count in the next round, and are read when it opens."""
+        was paused, by ticket, one a client at most. They count in the next round, and are read when it opens."""
 
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
@@ -223,8 +223,9 @@ class DapperServerManager(RoundManager):
         """Keep an upload for the next round, unless it is too late; a pause may last, and who sends may not stop."""
         process = int(message.get_sender_id())
         at_work = [client_id for client_id in self._unanswered_by(process) if client_id in self._server.at_work]
-        if message.get(TICKET) in [self._sent[client_id] for client_id in at_work]:
-            self._deferred.setdefault(process, message)
+        ticket = message.get(TICKET)
+        if ticket in [self._sent[client_id] for client_id in at_work]:
+            self._deferred.setdefault(ticket, message)
         else:
             self.note_drop("rank %d: an upload that comes between two rounds and is too late, dropped", process)
 

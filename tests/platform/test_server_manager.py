@@ -49,7 +49,7 @@ class Manager(DapperServerManager):
     @property
     def kept(self) -> list[int]:
         """Ranks of the silos whose uploads wait for the next round."""
-        return sorted(self._deferred)
+        return sorted(int(message.get_sender_id()) for message in self._deferred.values())
 
     def pauses(self) -> None:
         """Close the round with the upload of the first silo alone."""
