@@ -22,6 +22,7 @@ from fedml_dapper.config import (
     Section,
     Settings,
     check,
+    counted,
     did_you_mean,
     merge,
     named_by_source,
@@ -30,11 +31,16 @@ from fedml_dapper.config import (
     short_name,
     sources,
 )
+from fedml_dapper.config.found_files import Search, with_found_files, with_found_sources
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.names import check_names
 from fedml_dapper.tasks import TOP_1, build_task
 
 Statistic = Literal["global", "personal", "unseen"]
+
+_BENCHES = SHIPPED / "benches"
+_SUFFIXES = (".yaml", ".yml")
 
 _NOT_RESULTS: dict[str, Any] = {
     "dapper_args": {"output_dir", "checkpoint_every", "checkpoints_kept"},
@@ -96,7 +102,9 @@ class Bench(Section):
     source: str
     """Reference of the published numbers."""
     experiment: Path
-    """An experiment file, relative to ``config/``."""
+    """An experiment file: one beside the bench's own file, or a shipped one."""
+    folders: tuple[Path, ...] = ()
+    """Folders of a user's own bench and of those that it extends. Other files are looked for there too."""
     settings: dict[str, Any] = Field(default_factory=dict)
     profiles: dict[ProfileName, Profile]
     variants: tuple[Variant, ...] = Field(min_length=1)
@@ -168,25 +176,75 @@ def load_bench(name: str) -> Bench:
         ConfigError: There is none, or it is malformed.
     """
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = SHIPPED / "benches" / f"{name}.yaml"
-        if not path.is_file():
-            raise ConfigError(f"no bench `{name}` in {path.parent}{did_you_mean(name, bench_names())}")
-    return check(Bench, _extended(path) | {"name": path.stem}, where=str(path))
+    if path.suffix not in _SUFFIXES:
+        shipped = _shipped(path)
+        if shipped is None:
+            raise ConfigError(f"no bench `{name}` in {_BENCHES}{did_you_mean(name, bench_names())}")
+        path = shipped
+    values, files = _extended(path)
+    folders = [file.parent.absolute() for file in files if file.parent != _BENCHES]
+    return check(Bench, values | {"name": path.stem, "folders": folders}, where=str(path))
 
 
-def _extended(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The bench file at ``path`` laid over the one that it ``extends``, and so on."""
+def _extended(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], list[Path]]:
+    """The bench file at ``path`` laid over the one that it ``extends``, and so on; and all of these files."""
     if path in above:
         raise ConfigError(f"{above[0]}: extends itself by way of {path.name}; leave one `extends` out")
     values = read_yaml(path)
+    if "experiment" in values:
+        values["experiment"] = str(_experiment(str(values["experiment"]), path))
+    files = [path]
     extended = values.pop("extends", None)
-    return values if extended is None else merge(_extended(path.parent / str(extended), (*above, path)), values)
+    added = values.pop("more_variants", None)
+    if extended is not None:
+        below, files_below = _extended(_base(str(extended), path), (*above, path))
+        values = merge(below, values)
+        files += files_below
+    if added is not None:
+        values["variants"] = _joined(values.get("variants"), added, path)
+    return values, files
+
+
+def _joined(variants: Any, added: Any, path: Path) -> list[Any]:
+    if not isinstance(added, list):
+        raise ConfigError(f"{path}: more_variants: expected a list, as `variants` is")
+    return [*(variants if isinstance(variants, list) else []), *added]
+
+
+def _base(extended: str, path: Path) -> Path:
+    """The bench file that the one at ``path`` extends: one beside it, or a shipped one, by its file or its name."""
+    beside = path.parent / extended
+    found = beside if beside.is_file() else _shipped(Path(extended))
+    if found is None:
+        known = did_you_mean(Path(extended).stem, bench_names())
+        raise ConfigError(
+            f"{path}: extends `{extended}`: no such file in {path.parent.absolute()}, nor a shipped bench{known}"
+        )
+    return found
+
+
+def _experiment(named: str, path: Path) -> Path:
+    """The experiment file that the bench at ``path`` names: an absolute path, or a shipped one below ``config/``."""
+    beside = path.parent.absolute() / named
+    if beside.is_file():
+        return beside
+    if not (SHIPPED / named).is_file():
+        known = did_you_mean(named, [file.name for file in SHIPPED.glob("*.yaml")])
+        raise ConfigError(
+            f"{path}: experiment `{named}`: no such file in {beside.parent}, nor a shipped experiment{known}"
+        )
+    return Path(named)
+
+
+def _shipped(named: Path) -> Path | None:
+    """The shipped bench of that name, which may have its suffix."""
+    path = _BENCHES / named.with_suffix(".yaml")
+    return path if len(named.parts) == 1 and path.is_file() else None
 
 
 def bench_names() -> list[str]:
     """Return the names of the shipped benches."""
-    return sorted(path.stem for path in (SHIPPED / "benches").glob("*.yaml"))
+    return sorted(path.stem for path in _BENCHES.glob("*.yaml"))
 
 
 def cells(
@@ -207,13 +265,15 @@ def cells(
     if profile not in bench.profiles:
         raise ConfigError(f"bench {bench.name} has no profile `{profile}`{did_you_mean(profile, bench.profiles)}")
     machine = {"using_gpu": device == "cuda", "precision": precision, "threads": threads}
+    experiment = SHIPPED / bench.experiment
+    folders = (*bench.folders, experiment.parent)
     chosen = []
     for seed in seeds or bench.profiles[profile].seeds:
         for variant in bench.variants:
             layers: list[Mapping[str, Any]] = [
-                read_yaml(SHIPPED / bench.experiment),
+                read_yaml(experiment),
                 bench.settings,
-                read_yaml(SHIPPED / "methods" / f"{variant.method}.yaml"),
+                _of_method(variant.method),
                 bench.profiles[profile].settings,
                 {"device_args": machine},
                 variant.settings,
@@ -224,12 +284,33 @@ def cells(
             values: dict[str, Any] = {}
             for layer in layers:
                 values = merge(values, layer)
-            where = f"bench {bench.name}, {variant.label}"
-            settings = check(Settings, values, where=where)
-            if (headline := build_task(settings.train_args).headline) != TOP_1:
-                raise ConfigError(f"{where}: benches compare {TOP_1.title}, and its task goes for {headline.title}")
-            chosen.append(Cell(variant, seed, settings))
+            chosen.append(Cell(variant, seed, _checked(values, folders, f"bench {bench.name}, {variant.label}")))
     return chosen
+
+
+def _of_method(name: str) -> Mapping[str, Any]:
+    """The sections of a method's own file or, for one that has none, such as a user's own, its name alone."""
+    file = SHIPPED / "methods" / f"{name}.yaml"
+    return read_yaml(file) if file.is_file() else {"dapper_args": {"method": name}}
+
+
+def _checked(values: dict[str, Any], folders: Sequence[Path], where: str) -> Settings:
+    """The settings of a cell, with the files that they name found: all mistakes that need no data are said here."""
+    search = Search(folders)
+    settings = check(Settings, with_found_sources(values, search), where=where)
+    weights = settings.model_args.weights  # a missing file is what check_weights tells of, with the way out
+    others = settings.model_copy(update={"model_args": settings.model_args.model_copy(update={"weights": None})})
+    found = with_found_files(others, search)
+    settings = found.model_copy(update={"model_args": found.model_args.model_copy(update={"weights": weights})})
+    if search.mistakes:
+        raise ConfigError(counted(search.mistakes, where))
+    try:
+        check_names(settings, passes_model=False, passes_data=False)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if (headline := build_task(settings.train_args).headline) != TOP_1:
+        raise ConfigError(f"{where}: benches compare {TOP_1.title}, and its task goes for {headline.title}")
+    return settings
 
 
 def check_weights(bench: Bench, chosen: Sequence[Cell]) -> None:

@@ -168,6 +168,105 @@ def test_a_bench_cannot_extend_itself(tmp_path: Path) -> None:
         load_bench(str(tmp_path / "a.yaml"))
 
 
+OWN_METHOD = """
+from pydantic import Field
+
+from fedml_dapper.methods import Method, MethodParams
+
+
+class Params(MethodParams):
+    step: float = Field(default=1.0, gt=0)
+
+
+class Mine(Method[Params]):
+    name = "mine"
+    Params = Params
+"""
+
+
+@pytest.fixture
+def write_method(tmp_path: Path) -> Callable[[str], Path]:
+    def write(changes: str = "") -> Path:
+        path = tmp_path / "my_method.py"
+        path.write_text(OWN_METHOD + changes)
+        return path
+
+    return write
+
+
+def test_a_bench_anywhere_extends_a_shipped_one_by_its_name(tmp_path: Path) -> None:
+    for extended in ("budgets_office.yaml", "budgets_office"):
+        (tmp_path / "mine.yaml").write_text(f"extends: {extended}\ntitle: mine\n")
+        bench = load_bench(str(tmp_path / "mine.yaml"))
+        assert (bench.name, bench.title) == ("mine", "mine")
+        assert bench.variants == load_bench("budgets_office").variants
+    (tmp_path / "budgets_office.yaml").write_text("extends: table2\ntitle: beside\n")
+    (tmp_path / "mine.yaml").write_text("extends: budgets_office.yaml\n")
+    assert load_bench(str(tmp_path / "mine.yaml")).title == "beside"
+    (tmp_path / "mine.yaml").write_text("extends: tabel2.yaml\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: extends `tabel2\.yaml`: no .*; did you mean `table2`"):
+        load_bench(str(tmp_path / "mine.yaml"))
+
+
+def test_a_variant_s_method_may_be_the_user_s_own_beside_the_bench(
+    write_bench: WriteBench, write_method: Callable[[str], Path]
+) -> None:
+    file = write_method("")
+    params = {"dapper_args": {"params": {"mine": {"step": 0.5}}}}
+    variants = [
+        {"label": "FedAvg", "method": "fedavg"},
+        {"label": "Mine", "method": "my_method.py:Mine", "settings": params},
+    ]
+    [_, cell] = cells(load_bench(write_bench(variants=variants)), "small", seeds=[1])
+    assert cell.settings.dapper_args.method == f"{file}:Mine"
+    assert cell.settings.dapper_args.params["mine"] == {"step": 0.5}
+    folder = cell.folder
+    write_method("# another\n")
+    [_, changed] = cells(load_bench(write_bench(variants=variants)), "small", seeds=[1])
+    assert changed.folder != folder
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ({"method": "fedavgg"}, r"bench mine, A: .*unknown method `fedavgg`; did you mean `fedavg`.*file\.py:Name"),
+        ({"method": "mine.py:Mine"}, r"bench mine, A: .*no file mine\.py; looked in "),
+        ({"method": "my_method.py:Mein"}, r"bench mine, A: .*my_method\.py has no `Mein`; did you mean `Mine`"),
+        (
+            {"method": "my_method.py:Mine", "settings": {"dapper_args": {"params": {"mine": {"stp": 1}}}}},
+            r"bench mine, A: .*unknown key `stp`.*did you mean `step`",
+        ),
+        (
+            {"method": "dapperfl", "settings": {"dapper_args": {"params": {"dapperfl": {"gama": 1}}}}},
+            r"bench mine, A: .*unknown key `gama`.*did you mean `gamma`",
+        ),
+    ],
+)
+def test_a_variant_that_cannot_run_is_said_before_anything_runs(
+    variant: dict[str, Any], message: str, write_bench: WriteBench, write_method: Callable[[str], Path]
+) -> None:
+    write_method("")
+    with pytest.raises(ConfigError, match=message):
+        cells(load_bench(write_bench(variants=[{"label": "A", **variant}], reference="A")), "small", seeds=[1])
+
+
+def test_an_experiment_may_be_the_user_s_own_beside_the_bench(write_bench: WriteBench, tmp_path: Path) -> None:
+    (tmp_path / "faces").mkdir()
+    (tmp_path / "experiment.yaml").write_text(
+        (SHIPPED / "digits_offline.yaml").read_text().replace("data_args:", "data_args:\n  data_cache_dir: faces", 1)
+    )
+    [cell] = cells(load_bench(write_bench(experiment="experiment.yaml")), "small", seeds=[1])[:1]
+    assert cell.settings.data_args.data_cache_dir == tmp_path / "faces"
+    with pytest.raises(ConfigError, match=r"mine\.yaml: experiment `digit\.yaml`: no .*; did you mean `digits\.yaml`"):
+        load_bench(write_bench(experiment="digit.yaml"))
+
+
+def test_a_bench_adds_variants_to_those_that_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: table3\nmore_variants:\n  - {label: Mine, method: fedprox}\n")
+    labels = [variant.label for variant in load_bench(str(tmp_path / "mine.yaml")).variants]
+    assert labels == [*(variant.label for variant in load_bench("table3").variants), "Mine"]
+
+
 def test_committed_runs_are_those_that_the_bench_asks_for() -> None:
     store = Path(__file__).parents[2] / "results" / "small"
     assert all(is_finished(store / "cells" / cell.folder) for cell in cells(load_bench("table2_drawn"), "small"))
