@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
 from fedml_dapper.datasets.suites import PUBLISHED
@@ -153,6 +154,18 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(read_regular(folder / MANIFEST_NAME, _MAX_MANIFEST))
     except (OSError, ValidationError) as error:
         raise DataError(f"no bench in {folder.absolute()}: cannot read {MANIFEST_NAME}; run it once more") from error
+
+
+def has_other_cells(folder: Path, declared: Manifest) -> bool:
+    """Whether the bench in ``folder`` has finished cells that ``declared`` does not name.
+
+    Their labels stand in its manifest alone, so a page of what was run needs that one.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        return False
+    named = {cell.folder for cell in declared.cells}
+    others = (cell.folder for cell in read_manifest(folder).cells if cell.folder not in named)
+    return any(is_finished(folder.parent / CELLS_NAME / name) for name in others)
 
 
 def load_results(folder: Path) -> BenchResults:

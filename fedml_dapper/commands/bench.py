@@ -62,7 +62,7 @@ def bench(
     from fedml_dapper.benches.grid import Manifest, cells, check_weights, load_bench
     from fedml_dapper.benches.overview import standings
     from fedml_dapper.benches.queue import Outcome, run_queue
-    from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
+    from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, has_other_cells, load_results
     from fedml_dapper.benches.room import check_gpu
     from fedml_dapper.federation import slow_precision
     from fedml_dapper.files.atomic import written_whole
@@ -80,12 +80,21 @@ def bench(
         parse_override(changes, override)
     asked = None if seeds is None else read_seeds(seeds)
     chosen = cells(declared, profile, seeds=asked, device=device, precision=precision, overrides=changes)
-    check_weights(declared, chosen)
-    if device == "cuda" and not report_only:
-        check_gpu()
     store = output or Path("benches") / profile
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
+    as_declared = asked is None and not changes and precision == "fp32"
+    if report_only and as_declared and has_other_cells(folder, manifest):
+        console.print(
+            "note: cells that were run with other settings or precision are shown; --seeds shows today's alone",
+            soft_wrap=True,
+        )
+        Console().print(terminal_table(load_results(folder)))
+        click.echo(f"Report: {write_bench_report(folder).absolute()}")
+        return
+    check_weights(declared, chosen)
+    if device == "cuda" and not report_only:
+        check_gpu()
     with written_whole(folder / MANIFEST_NAME) as scratch:
         scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     outcome = Outcome()

@@ -10,6 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from fedml_dapper.benches.bench_report import REPORT_NAME
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
+from fedml_dapper.benches.results import MANIFEST_NAME, read_manifest
 from fedml_dapper.cli import main
 
 FIVE = {"client_num_in_total": 5, "client_num_per_round": 5}
@@ -66,6 +68,24 @@ def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--report"])
     assert result.exit_code == 0, result.output
     assert "0 of 1" in result.stdout
+
+
+def test_a_report_does_not_lose_what_was_run_in_another_precision(tiny_bench: Path, tmp_path: Path) -> None:
+    command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--report"]
+    assert CliRunner().invoke(main, [*command, "--precision", "bf16"]).exit_code == 0
+    manifest = tmp_path / "store" / "tiny" / MANIFEST_NAME
+    begun = manifest.read_text()
+    [cell] = read_manifest(manifest.parent).cells
+    finished = tmp_path / "store" / "cells" / cell.folder
+    finished.mkdir(parents=True)
+    (finished / DIAGNOSIS_NAME).touch()
+    plain = CliRunner().invoke(main, command)
+    assert plain.exit_code == 0, plain.output
+    assert "note: cells that were run with other settings or precision" in plain.stderr
+    assert manifest.read_text() == begun
+    asked = CliRunner().invoke(main, [*command, "--seeds", "1"])
+    assert asked.exit_code == 0, asked.output
+    assert manifest.read_text() != begun
 
 
 @pytest.mark.nightly
