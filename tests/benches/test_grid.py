@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, folder_name, load_bench
 from fedml_dapper.benches.results import read_manifest
 from fedml_dapper.config import SHIPPED, Settings, load_settings
@@ -280,6 +281,10 @@ def test_committed_runs_are_those_that_the_bench_asks_for(name: str) -> None:
         pytest.skip("its cells' names hold a digest of weights that are not in git")
     asked = {(cell.variant.label, cell.seed): cell.folder for cell in chosen}
     assert {(cell.variant, cell.seed): cell.folder for cell in begun.cells}.items() <= asked.items()
+
+
+def test_committed_runs_are_finished() -> None:
+    assert all(is_finished(_SMALL / "cells" / cell.folder) for cell in cells(load_bench("table2_drawn"), "small"))
 
 
 def test_all_variants_of_a_seed_have_the_same_data_and_model() -> None:
