@@ -35,6 +35,7 @@ from fedml_dapper.config.found_files import Search, with_found_files, with_found
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.names import check_names
+from fedml_dapper.methods import METHODS
 from fedml_dapper.tasks import TOP_1, build_task
 
 Statistic = Literal["global", "personal", "unseen"]
@@ -117,6 +118,8 @@ class Bench(Section):
     """Variants between which the value of size is measured, if it is."""
     prepare: str | None = None
     """Command that makes the weights which its cells start from, where there are such."""
+    entrant: dict[str, Any] = Field(default_factory=dict)
+    """Sections laid over the experiment for a method that is added to its rows (:func:`with_entrants`)."""
 
     @rule
     def _labels(self) -> Iterator[str]:
@@ -184,6 +187,17 @@ def load_bench(name: str) -> Bench:
     values, files = _extended(path)
     folders = [file.parent.absolute() for file in files if file.parent != _BENCHES]
     return check(Bench, values | {"name": path.stem, "folders": folders}, where=str(path))
+
+
+def with_entrants(bench: Bench, methods: Sequence[str]) -> Bench:
+    """Return ``bench`` with a row more for each of ``methods``, in the settings that it has for entrants.
+
+    Raises:
+        ConfigError: There is no such method, or a row of its name is there already.
+    """
+    entrants = [Variant(label=METHODS.find(one).name, method=one, settings=bench.entrant) for one in methods]
+    rows = [*bench.variants, *entrants]
+    return check(Bench, bench.model_dump() | {"variants": rows}, where=f"bench {bench.name}")
 
 
 def _extended(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], list[Path]]:
@@ -360,7 +374,7 @@ class Manifest(Section):
         planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
         rounds = max(cell.settings.train_args.comm_round for cell in chosen)
         return cls(
-            bench=bench,
+            bench=bench.model_copy(update={"folders": ()}),  # which are of one machine
             profile=profile,
             overrides=dict(overrides or {}),
             precision=precision,

@@ -36,6 +36,7 @@ _LINE_EVERY_S = 30.0
 @click.option("--device", type=click.Choice(get_args(Device)), default="cpu", show_default=True)
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
 @click.option("--seeds", help="Comma-separated; the profile's by default.")
+@click.option("--also", "entrants", multiple=True, metavar="METHOD", help="Add a row for a method, e.g. mine.py:Mine.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
 @click.option("--report", "report_only", is_flag=True, help="Run nothing; report the cells that are there.")
 @click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
@@ -48,6 +49,7 @@ def bench(
     device: Device,
     precision: Precision,
     seeds: str | None,
+    entrants: Sequence[str],
     overrides: Sequence[str],
     report_only: bool,
     listing: bool,
@@ -59,7 +61,7 @@ def bench(
     """
     from fedml_dapper.benches.bench_report import write_bench_report
     from fedml_dapper.benches.bench_terminal import terminal_table
-    from fedml_dapper.benches.grid import Manifest, cells, check_weights, load_bench
+    from fedml_dapper.benches.grid import Manifest, cells, check_weights, load_bench, with_entrants
     from fedml_dapper.benches.overview import standings
     from fedml_dapper.benches.queue import Outcome, run_queue
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, has_other_cells, load_results
@@ -74,7 +76,7 @@ def bench(
         return
     if not report_only:
         need("fedml-dapper bench", "sklearn", install="scikit-learn")  # at a cell's end, of which each may take an hour
-    declared = load_bench(name)
+    declared = with_entrants(load_bench(name), entrants)
     changes: dict[str, object] = {}
     for override in overrides:
         parse_override(changes, override)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fedml_dapper.benches.cell import is_finished
-from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, folder_name, load_bench
+from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, folder_name, load_bench, with_entrants
 from fedml_dapper.benches.results import read_manifest
 from fedml_dapper.config import SHIPPED, Settings, load_settings
 from fedml_dapper.errors import ConfigError
@@ -268,6 +268,22 @@ def test_a_bench_adds_variants_to_those_that_it_extends(tmp_path: Path) -> None:
     assert labels == [*(variant.label for variant in load_bench("table3").variants), "Mine"]
 
 
+def test_a_method_is_added_to_a_bench_beside_the_same_cells(write_method: Callable[[str], Path]) -> None:
+    mine = f"{write_method('')}:Mine"
+    bench = load_bench("budgets_office")
+    before = cells(bench, "small", seeds=[11])
+    [*others, own] = cells(with_entrants(bench, [mine]), "small", seeds=[11])
+    assert [cell.folder for cell in others] == [cell.folder for cell in before]
+    assert own.variant.label == "mine"
+    assert own.settings.dapper_args.pruning.ratio_of == "training_flops"
+    with pytest.raises(ConfigError, match="bench budgets_office: two variants have the same label"):
+        with_entrants(bench, [mine, mine])
+    with pytest.raises(ConfigError, match=r"no file .*nowhere\.py"):
+        with_entrants(bench, ["nowhere.py:Mine"])
+    with pytest.raises(ConfigError, match="unknown method `fedavgg`; did you mean `fedavg`"):
+        with_entrants(bench, ["fedavgg"])
+
+
 _SMALL = Path(__file__).parents[2] / "results" / "small"
 
 
@@ -304,6 +320,8 @@ def test_manifest_survives_its_file(write_bench: WriteBench) -> None:
     bench = load_bench(write_bench())
     manifest = Manifest.of(bench, "small", cells(bench, "small"))
     assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+    assert manifest.bench.variants == bench.variants
+    assert manifest.bench.folders == (), "they are of one machine"
     assert manifest.rounds == 2
 
 
