@@ -15,7 +15,7 @@ def not_finite(inputs: Inputs) -> list[int]:
     found = set[int]()
     for part in map(at_least_two_bytes, tensors_of(inputs)):
         if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
-            found.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
+            found.update(torch.nonzero(~torch.isfinite(part).reshape(len(part), -1).all(dim=1)).flatten().tolist())
     return sorted(found)
 
 

@@ -236,9 +236,9 @@ def _stated_labels(source: Source, length: int) -> Tensor | None:
         whole = _stated_labels(Source(source.name, cast(MapStyle, dataset.dataset)), -1)
         return None if whole is None else part_of(whole, dataset)
     if isinstance(dataset, TensorDataset):
-        readable = len(dataset.tensors) == 2 and not hindrance(dataset.tensors[1])
-        return dataset.tensors[1].to(torch.int64) if readable else None
-    stated = next((value for value in map(source.stated, ("targets", "labels")) if value is not None), None)
+        stated: object = dataset.tensors[1] if len(dataset.tensors) == 2 else None
+    else:
+        stated = next((value for value in map(source.stated, ("targets", "labels")) if value is not None), None)
     if not isinstance(stated, list | tuple | np.ndarray | Tensor):
         return None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,19 +17,20 @@ def rows_at(dataset: object, indices: Tensor) -> tuple[Tensor, Tensor] | None:
     They are what a ``DataLoader`` collates of its items. None for all other data sets, whose items may be anything, and
     where an index is none of its own, as fetching that item says which it is.
     """
-    if isinstance(dataset, Subset) and type(dataset) is Subset:
-        places = _taken(torch.as_tensor(dataset.indices), indices)
-        return None if places is None else rows_at(dataset.dataset, places)
-    tensors = _tensors_of(dataset)
-    if not all(map(_is_plain, tensors)):
+    tensors = _tensors_of(_whole_of(dataset))
+    if not tensors or not all(map(_is_plain, tensors)):
         return None
-    inputs, targets = (_taken(tensor, indices) for tensor in tensors) if tensors else (None, None)
+    places: Tensor | None = indices
+    while _is_subset(dataset):
+        places = _part_of(_places(dataset), places)
+        dataset = dataset.dataset
+    inputs, targets = (_part_of(tensor, places) for tensor in tensors)
     return None if inputs is None or targets is None else (inputs, targets)
 
 
 def inputs_in_memory(dataset: object) -> Tensor | None:
     """Return all inputs of a data set that :func:`rows_at` knows; None for others. A whole one's are not copied."""
-    if isinstance(dataset, Subset):
+    if _is_subset(dataset):
         whole = inputs_in_memory(dataset.dataset)
         return None if whole is None else part_of(whole, dataset)
     tensors = _tensors_of(dataset)
@@ -38,10 +39,33 @@ def inputs_in_memory(dataset: object) -> Tensor | None:
 
 def part_of(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
     """Return the rows of ``whole`` that ``subset`` takes; None where an index is none of these."""
+    return _part_of(whole, _places(subset))
+
+
+def _places(subset: Subset[Any]) -> Tensor | None:
+    """Return what ``subset`` takes; None where it is told otherwise than by numbers, as by keys."""
     try:
-        return _taken(whole, torch.as_tensor(subset.indices))
+        places = torch.as_tensor(subset.indices)
     except (TypeError, ValueError, RuntimeError):  # they make no tensor
         return None
+    # as indices of a tensor these two are a mask
+    return None if places.dtype in (torch.bool, torch.uint8) else places
+
+
+def _part_of(tensor: Tensor | None, places: Tensor | None) -> Tensor | None:
+    return None if tensor is None or places is None else _taken(tensor, places)
+
+
+def _is_subset(dataset: object) -> TypeGuard[Subset[Any]]:
+    """Return whether a data set is a part of another one, and nothing else: a subclass may change the items."""
+    return type(dataset) is Subset
+
+
+def _whole_of(dataset: object) -> object:
+    """Return the data set that ``dataset`` is a part of, perhaps of a part of it; itself where it is whole."""
+    while _is_subset(dataset):
+        dataset = dataset.dataset
+    return dataset
 
 
 def _tensors_of(dataset: object) -> tuple[Tensor, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from fedml_dapper.config import DataArgs
@@ -40,11 +42,50 @@ def test_rows_are_what_items_collate_to(dataset: TensorDataset | Subset[tuple[Te
         TensorDataset(IMAGES),
         TensorDataset(IMAGES.to_sparse(), CLASSES),
         Subset(WHOLE, [1, 99]),
+        Subset(WHOLE, np.array([6, 2, 4, 1, 0, 3, 5], dtype=np.uint8)),
+        Subset({"first": WHOLE[0], "second": WHOLE[1]}, ["first", "second"]),
         list(WHOLE),
     ],
 )
 def test_other_data_sets_are_asked_item_by_item(dataset: object) -> None:
     assert rows_at(dataset, torch.tensor([1])) is None
+
+
+class Halved(Subset[tuple[Tensor, ...]]):
+    """A part whose items are other ones than those of the whole."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:  # type: ignore[override]
+        inputs, target = super().__getitem__(index)
+        return inputs / 0, target // 2
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
+        return [self[index] for index in indices]
+
+
+class Decoded(TensorDataset):
+    """Rows of which the targets are one-hot, and items of which they are classes."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        inputs, target = super().__getitem__(index)
+        return inputs, target.argmax()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "classes"),
+    [(Halved(WHOLE, range(7)), [0, 0, 1, 0, 0, 1, 0]), (Decoded(IMAGES, F.one_hot(CLASSES)), CLASSES.tolist())],
+)
+def test_classes_are_those_of_the_items_and_not_of_what_lies_below(dataset: object, classes: list[int]) -> None:
+    suite = own_suite(lambda: {"a": (dataset, dataset)}, "mine", DataArgs(dataset="mine.py:load"))
+    labels = suite.domains[0].train.labels
+    assert labels is not None
+    assert labels.tolist() == classes
+    assert len(suite.classes) == max(classes) + 1
+
+
+def test_rows_of_one_number_that_are_not_finite_are_named() -> None:
+    rows = TensorDataset(torch.tensor([0.5, torch.nan, 1.5]), torch.arange(3))
+    suite = own_suite(lambda: {"a": (rows, rows)}, "mine", DataArgs(dataset="mine.py:load"))
+    assert "domain a, train: item 1 is not finite" in suite.notes[0]
 
 
 def test_images_of_ones_own_have_their_channels_last() -> None:
