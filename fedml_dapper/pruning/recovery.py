@@ -23,16 +23,18 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.models.in_bulk import places_by_dtype
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, add_to_each, shapes_of_sums
 from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
 from fedml_dapper.pruning.slim import KeptIndices, common_device
+from fedml_dapper.pruning.waiting_uploads import spread
 from fedml_dapper.randomness.chacha20 import Noise
 
 _WORTH_THREADS = 2**20
 """Entries of a model on the CPU from which on starting threads is worth it."""
+_NOBODY = torch.iinfo(torch.int64).min
+"""Maximum over nobody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +46,14 @@ class PartialSum:
     sums: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Weighted sum, and weight that held it, of each floating-point tensor (see :class:`RunningSum`)."""
     largest: Tensors = field(default_factory=dict)
-    """Elementwise maxima of the integer tensors."""
+    """Elementwise maxima of the integer tensors, as int64; the least number where nobody held an entry."""
 
 
 class RecoveringMean:
     """Running weighted mean of slim models over the coordinates of the dense one.
 
-    Integer buffers (BatchNorm's counters) are not averaged: the largest is taken, and the dtype stays.
+    Integer buffers (BatchNorm's counters) and those of true and false are not averaged: the largest that a client sent
+    is taken, and the previous one where nobody sent any. The dtype stays.
     """
 
     def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery = "global") -> None:
@@ -64,7 +67,11 @@ class RecoveringMean:
         }
         self._waiting: list[dict[str, Sent]] = []
         """Tensors of each upload that waits, by name."""
-        self._largest = {name: torch.zeros_like(tensor) for name, tensor in previous.items() if name not in self._sums}
+        self._largest = {
+            name: torch.full_like(tensor, _NOBODY, dtype=torch.int64)
+            for name, tensor in previous.items()
+            if name not in self._sums
+        }
         self._total = 0.0
         self._holds = False
         self._is_on_gpu = any(tensor.is_cuda for tensor in previous.values())
@@ -91,11 +98,11 @@ class RecoveringMean:
         waiting = dict[str, Sent]()
         counts = dict[str, Tensor]()
         for name, sent in weights.items():
+            cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
             if name in self._sums:
-                cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
                 waiting[name] = Sent(sent, cuts, weight)
             else:
-                counts[name] = sent.to(self._largest[name].device)
+                counts[name] = spread(sent, cuts, self._largest[name], _NOBODY)
         self._waiting.append(waiting)
         self._take_largest(counts)
         self._total += weight
@@ -114,11 +121,9 @@ class RecoveringMean:
         self._do(piece for name, sent in by_name.items() if sent for piece in self._sums[name].adding(sent))
 
     def _take_largest(self, counts: Tensors) -> None:
-        all_names = list(counts)
-        for places in places_by_dtype(list(counts.values())):
-            names = [all_names[place] for place in places]
-            largest = torch._foreach_maximum([self._largest[name] for name in names], [counts[name] for name in names])
-            self._largest.update(zip(names, largest, strict=True))
+        if counts:
+            largest = torch._foreach_maximum([self._largest[name] for name in counts], list(counts.values()))
+            self._largest.update(zip(counts, largest, strict=True))
 
     def _do(self, pieces: Iterator[Piece]) -> None:
         if sum(tensor.numel() for tensor in self._previous.values() if tensor.device.type == "cpu") < _WORTH_THREADS:
@@ -167,7 +172,10 @@ class RecoveringMean:
             self.fold()  # in few calls, where a pass by tensors would take one for each
         means: dict[str, Tensor] = {}
         self._do(self._averaging(means))
-        return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}
+        return {
+            name: _known(self._largest[name], previous) if name in self._largest else means[name]
+            for name, previous in self._previous.items()
+        }
 
     def _averaging(self, means: dict[str, Tensor]) -> Iterator[Piece]:
         """Yield the pieces of work that fold what waits and fill ``means``, in one pass over each tensor."""
@@ -177,6 +185,11 @@ class RecoveringMean:
             waiting = _taken(name, self._waiting)
             means[name], pieces = sums.averaging(waiting, self._previous[name], self._total, self._recovery)
             yield from pieces
+
+
+def _known(largest: Tensor, previous: Tensor) -> Tensor:
+    """Return maxima over clients, in the dtype of ``previous``, which stays where nobody held an entry."""
+    return torch.where(largest == _NOBODY, previous, largest.to(previous.dtype))
 
 
 def _taken(name: str, waiting: Sequence[dict[str, Sent]]) -> list[Sent]:
@@ -224,5 +237,5 @@ def check_partial(partial: PartialSum, layout: ChannelLayout, names: Collection[
         if bool(((parts[1] < 0) | (parts[1] > partial.total)).any()):
             raise ProtocolError(f"a partial sum's `{name}` was held by more or less than the weight of its clients")
     for name, tensor in partial.largest.items():
-        if (tuple(tensor.shape), tensor.dtype) != (layout.tensors[name].shape, layout.tensors[name].dtype):
+        if (tuple(tensor.shape), tensor.dtype) != (layout.tensors[name].shape, torch.int64):
             raise ProtocolError(f"a partial sum's `{name}` has another shape or type than the model's")

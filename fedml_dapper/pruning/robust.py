@@ -16,7 +16,7 @@ all of them together. Tensors are then treated one after another, with a copy pe
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import ceil, prod
 
 import torch
@@ -32,6 +32,8 @@ from fedml_dapper.pruning.waiting_uploads import WaitingUpload, mask, spread
 
 _BLOCK_ENTRIES = 2**22
 """Values sorted at a time; sorting takes about four times their memory."""
+_NOT_HELD = torch.iinfo(torch.int64).max
+"""Stands for integers that a client did not keep: behind all others when they are sorted."""
 
 
 class RobustMean:
@@ -78,11 +80,10 @@ class RobustMean:
 
     def _aggregated(self, name: str, previous: Tensor) -> Tensor:
         holders = [upload for upload in self._uploads if name in upload.weights]
+        if not previous.is_floating_point():
+            return self._upper_median(name, holders, previous)
         if not holders:
             return self._recovered(previous, torch.zeros_like(previous), torch.zeros((), dtype=torch.float64))
-        if not previous.is_floating_point():
-            sent = torch.stack([upload.weights[name].to(previous.device) for upload in holders])
-            return sent.sort(dim=0).values[len(sent) // 2]
         cuts = [upload.cuts(name, self._layout) for upload in holders]
         values = torch.stack(
             [spread(upload.weights[name], cut, previous, torch.nan) for upload, cut in zip(holders, cuts, strict=True)]
@@ -96,6 +97,17 @@ class RobustMean:
         weight = (held * weights.view(-1, *[1] * previous.dim())).sum(dim=0) * enough
         statistic = torch.where(enough, self._middle(values, count), 0)
         return self._recovered(previous, statistic, weight)
+
+    def _upper_median(self, name: str, holders: Sequence[WaitingUpload], previous: Tensor) -> Tensor:
+        """Return the upper median of what holders sent of an integer tensor; ``previous`` where they are too few."""
+        if not holders:
+            return previous
+        like = previous.to(torch.int64)
+        sent = (spread(each.weights[name], each.cuts(name, self._layout), like, _NOT_HELD) for each in holders)
+        values = torch.stack(list(sent)).sort(dim=0).values
+        count = (values != _NOT_HELD).sum(dim=0)
+        middle = values.gather(0, (count // 2).clamp(max=len(values) - 1)[None])[0]
+        return torch.where(count >= self._min_holders, middle.to(previous.dtype), previous)
 
     def _middle(self, values: Tensor, count: Tensor) -> Tensor:
         """Return the trimmed mean of ``values`` in float64; these have shape (clients, ...) and are NaN where not held.

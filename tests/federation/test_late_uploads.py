@@ -14,8 +14,9 @@ from torch import Tensor
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
-from fedml_dapper.methods import Upload
-from fedml_dapper.pruning import Tensors, write_back
+from fedml_dapper.federation.round.late_uploads import arriving, late_upload
+from fedml_dapper.methods import TrainingMetrics, Upload
+from fedml_dapper.pruning import ChannelLayout, Tensors, TensorSpec, write_back
 
 SettingsFactory = Callable[..., Settings]
 ALL_BUT_ONE = {"over_selection": 1.25, "late": "kept"}  # five at work, four uploads close a round
@@ -89,6 +90,16 @@ def test_a_late_change_is_added_to_the_model_of_the_round_in_which_it_arrives(
         arrived = replace(upload, weights={name: slim})
         expected = averaged(experiment, [*uploads, arrived], now, name)
         torch.testing.assert_close(after.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_of_true_and_false_it_counts_what_changed() -> None:
+    layout = ChannelLayout({}, {"mask": TensorSpec((4,), torch.bool, False, 0)})
+    then, sent, now = (
+        {"mask": torch.tensor(entries, dtype=torch.bool)} for entries in ([1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1])
+    )
+    upload = Upload(1, 0, 10, sent, TrainingMetrics(1.0, 1, 1.0))
+    arrived = arriving(late_upload(upload, then, layout, bytes_down=0), 3, now, layout)
+    assert arrived.weights["mask"].tolist() == [True, False, False, True]
 
 
 def test_whoever_is_at_work_is_not_chosen_and_not_awaited(tiny_settings: SettingsFactory) -> None:

@@ -19,6 +19,13 @@ def test_mean_by_hand_and_the_largest_integer() -> None:
     assert (int(result["steps"]), result["steps"].dtype) == (5, torch.int64)
 
 
+def test_integers_below_zero_stay_so() -> None:
+    mean = WeightedMean({"offsets": torch.tensor([-1, 0, 1])})
+    for _ in range(2):
+        mean.add({"offsets": torch.tensor([-1, 0, 1])}, 1)
+    assert mean.result()["offsets"].tolist() == [-1, 0, 1]
+
+
 def test_sums_are_in_float64() -> None:
     mean = WeightedMean({"w": torch.tensor(0.0)})
     for value in (2.0**30, 1.0, -(2.0**30)):  # float32 would lose the 1

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
-from fedml_dapper.methods import ClientContext, Downlink, Upload, payload_bytes
+from fedml_dapper.methods import ClientContext, Downlink, TrainingMetrics, Upload, payload_bytes
 from fedml_dapper.methods.catalogue.fdse import FDSE, FDSEParams, mix_by_similarity
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
 from fedml_dapper.methods.parts.decomposition import decomposed_layers
@@ -74,6 +74,22 @@ def test_the_server_treats_tensors_by_their_role(trained: Any) -> None:
     torch.testing.assert_close(after[name], torch.stack([sent.weights[name] for sent in uploads]).mean(dim=0))
     steps = sum(data.steps_per_epoch for data in experiment.clients)
     assert int(after["conv2.bn_dfe.num_batches_tracked"]) == 2 * steps
+
+
+def test_entries_of_true_and_false_are_averaged_with_the_statistics(fedavg: Experiment) -> None:
+    backbone = build_backbone(ModelArgs(model="lenet5", width=4), 10, 1)
+    backbone.register_buffer("mask", torch.tensor([True, False, True, False]))
+    problem = replace(fedavg.method.problem, backbone=backbone)
+    experiment = replace(fedavg, method=FDSE(FDSEParams(), problem))
+    server = Server(experiment)
+    aggregation = experiment.method.aggregation(server.state)
+    local = experiment.method.roles.local
+    sent = {name: tensor for name, tensor in server.state.weights.items() if name not in local}
+    for client_id, mask in enumerate(([True, False, True, True], [True, False, False, False])):
+        upload = Upload(1, client_id, 10, {**sent, "mask": torch.tensor(mask)}, TrainingMetrics(1.0, 1, 1.0))
+        aggregation.add(upload)
+    aggregation.close()
+    assert server.state.weights["mask"].tolist() == [True, False, False, True]
 
 
 def test_clients_share_all_but_their_erasers_and_local_statistics(trained: Any) -> None:

@@ -110,6 +110,25 @@ def test_integer_buffers_keep_dtype_and_take_the_largest() -> None:
     assert int(mean.result()["n"]) == 9
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool])
+def test_buffers_of_whole_numbers_are_recovered_by_channel(dtype: torch.dtype) -> None:
+    layout = ChannelLayout(dict(VECTOR.groups), {"n": TensorSpec((4,), dtype, False, 0, (Axis(0, "g"),))})
+    mean = RecoveringMean({"n": torch.tensor([-5, 0, -3, 1]).to(dtype)}, layout)
+    mean.add({"n": torch.tensor([-2, 0]).to(dtype)}, FIRST_TWO, 1)
+    mean.add({"n": torch.tensor([-4, 1]).to(dtype)}, FIRST_TWO, 1)
+    expected = torch.tensor([-2, 1, -3, 1]).to(dtype)
+    assert torch.equal(mean.result()["n"], expected)
+
+
+def test_buffers_of_whole_numbers_that_nobody_sends_stay() -> None:
+    layout = ChannelLayout({}, {"n": TensorSpec((2,), torch.int64, False, 0)})
+    means = [RecoveringMean({"n": torch.tensor([-5, 3])}, layout) for _ in range(2)]
+    for mean in means:
+        mean.add({}, PruningPlan({}, frozenset({"n"})), 1)
+    means[0].merge(means[1].partial())
+    assert means[0].result()["n"].tolist() == [-5, 3]
+
+
 def test_unsliced_tensors_are_averaged_whole() -> None:
     mean = RecoveringMean(vector(0, 0, 0, 0), VECTOR)
     mean.add(vector(4, 4, 4, 4), FIRST_TWO, 1, unsliced={"w"})

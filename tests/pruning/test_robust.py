@@ -107,6 +107,14 @@ def test_counters_take_the_median_and_whole_tensors_stay_whole() -> None:
     assert int(mean.result()["n"]) == 7
 
 
+def test_counters_that_are_cut_take_the_median_of_their_holders() -> None:
+    layout = ChannelLayout(dict(VECTOR.groups), {"n": TensorSpec((4,), torch.int64, False, 0, (Axis(0, "g"),))})
+    mean = RobustMean({"n": torch.tensor([1, 2, -3, -4])}, layout, "holders", None, min_holders=2)
+    for plan, numbers in ((FIRST_TWO, [-5, 6]), (FIRST_THREE, [-7, 8, -9]), (FIRST_THREE, [-1, 2, -6])):
+        mean.add({"n": torch.tensor(numbers)}, plan, 1)
+    assert mean.result()["n"].tolist() == [-5, 6, -6, -4]
+
+
 def test_tensors_that_a_plan_omits_are_not_held() -> None:
     mean = median()
     for plan in (PruningPlan({}, frozenset({"w"})), PruningPlan({}, frozenset({"w"}))):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from fedml_dapper.methods import ServerState, Upload
@@ -51,7 +52,7 @@ def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_d
     """Keep an ``upload`` of a round whose clients start from the global ``weights``, for a later round."""
     before = _cut(upload, weights, layout)
     change = {
-        name: tensor if _is_statistic(name, tensor, layout) else tensor - before[name]
+        name: tensor if _is_statistic(name, tensor, layout) else _difference(tensor, before[name])
         for name, tensor in upload.weights.items()
     }
     return LateUpload(replace(upload, weights=change), bytes_down)
@@ -61,7 +62,8 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
     """Return a late upload as it counts in ``round_``, whose clients start from the global ``weights``.
 
     Parameters are those of ``weights`` plus a share of the change (:func:`staleness_weight`); statistics are a mean of
-    the upload's, with this share, and those of ``weights``. Counters, which are integers, change in full.
+    the upload's, with this share, and those of ``weights``. Counters, which are integers, change in full, and so do
+    entries of true and false.
     """
     change = late.change
     share = staleness_weight(round_ - late.change.round)
@@ -70,6 +72,8 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
     def moved(name: str, tensor: Tensor) -> Tensor:
         if _is_statistic(name, tensor, layout):
             return now[name].lerp(tensor, share)
+        if tensor.dtype == torch.bool:
+            return now[name] ^ tensor
         return now[name] + (share * tensor if tensor.is_floating_point() else tensor)
 
     return replace(change, round=round_, weights={name: moved(name, tensor) for name, tensor in change.weights.items()})
@@ -78,6 +82,11 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
 def staleness_weight(rounds_late: int) -> float:
     """Return the share of a change that counts ``rounds_late`` rounds after its own: (1 + rounds)^-1/2, as FedBuff."""
     return float((1 + rounds_late) ** -0.5)
+
+
+def _difference(tensor: Tensor, before: Tensor) -> Tensor:
+    """Return what changed from ``before`` to ``tensor``; of true and false, whether an entry changed."""
+    return tensor ^ before if tensor.dtype == torch.bool else tensor - before
 
 
 def _is_statistic(name: str, tensor: Tensor, layout: ChannelLayout) -> bool:

@@ -250,6 +250,8 @@ class ConsensusAndSimilarity:
             received = torch.stack([sent[name].to(before[name].device) for sent in self._uploads.values()])
             if received.is_floating_point():
                 after[name] = received.double().mean(dim=0).to(before[name].dtype)
+            elif received.dtype == torch.bool:
+                after[name] = before[name] ^ (received ^ before[name]).any(dim=0)
             else:
                 after[name] = before[name] + (received - before[name]).sum(dim=0)
         return after

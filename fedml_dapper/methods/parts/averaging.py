@@ -50,7 +50,7 @@ class WeightedMean:
             if tensor.is_floating_point():
                 total += tensor.double() * weight
             else:
-                self._sums[name] = torch.maximum(total, tensor)
+                self._sums[name] = tensor if self._total == 0 else torch.maximum(total, tensor)
         self._total += weight
 
     def result(self) -> Tensors:
