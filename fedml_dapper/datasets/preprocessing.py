@@ -75,7 +75,8 @@ class Preprocessing:
     def fitted_to(self, image_sets: Iterable[Tensor]) -> Preprocessing:
         """Return the same transforms, normalising by mean and standard deviation of all pixels of ``image_sets``.
 
-        Each set is uint8 (N, 3, H, W); statistics are per channel.
+        Each set is uint8 (N, 3, H, W); statistics are per channel. One that is the same in all pixels, as two of three
+        are in pictures of a fluorescence microscope, becomes 0.
         """
         counts = torch.zeros(3, 256, dtype=torch.int64)
         for images in image_sets:
@@ -85,6 +86,7 @@ class Preprocessing:
         level = torch.arange(256, dtype=torch.float64) / 255
         mean = (share * level).sum(dim=1)
         std = ((share * level**2).sum(dim=1) - mean**2).sqrt()
+        std = torch.where((counts > 0).sum(dim=1) == 1, 1, std)
         return replace(self, mean=_triple(mean), std=_triple(std))
 
 

@@ -106,6 +106,15 @@ def test_statistics_are_those_of_all_pixels(monkeypatch: pytest.MonkeyPatch) -> 
     assert (fitted.input_size, fitted.crop_padding) == (12, 1)
 
 
+def test_a_channel_that_is_the_same_everywhere_becomes_zero() -> None:
+    images = IMAGES.clone()
+    images[:, 0] = 0
+    images[:, 2] = 77
+    inputs = Preprocessing(12).fitted_to([images]).evaluate(images)
+    torch.testing.assert_close(inputs[:, [0, 2]], torch.zeros_like(inputs[:, [0, 2]]), rtol=0, atol=1e-6)
+    assert bool(inputs.isfinite().all())
+
+
 def test_resize_is_antialiased() -> None:
     stripes = torch.tensor([0, 0, 0, 200], dtype=torch.uint8).repeat(16).expand(1, 1, 64, 64)
     small = resize(stripes, 16)
