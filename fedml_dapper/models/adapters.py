@@ -186,10 +186,13 @@ def _named(target: str, linear: Collection[str], label: str) -> list[str]:
 
 
 def _can_be_adapted(layer: nn.Module) -> bool:
-    """Whether a layer is torch's linear one, or multiplies by its matrix from the right as GPT-2's ``Conv1D`` does."""
-    if type(layer) is nn.Linear:
-        return True
+    """Whether a layer is torch's linear one, or multiplies by its matrix from the right as GPT-2's ``Conv1D`` does.
+
+    One whose matrix is computed, as by ``torch.nn.utils.spectral_norm``, is left out.
+    """
     own = dict(layer.named_parameters(recurse=False))
+    if type(layer) is nn.Linear:
+        return "weight" in own
     return type(layer).__name__ == "Conv1D" and own.keys() == {"weight", "bias"} and own["weight"].dim() == 2
 
 

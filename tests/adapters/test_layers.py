@@ -64,6 +64,12 @@ def test_adapters_norms_and_the_last_layer_are_trained_and_nothing_else() -> Non
     assert backbone.state_dict().keys() > small_vit().state_dict().keys()
 
 
+def test_layers_whose_matrix_is_computed_have_no_adapter() -> None:
+    layers = nn.utils.spectral_norm(nn.Linear(768, 8)), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5)
+    backbone = adapted(nn.Sequential(nn.Flatten(), *layers))
+    assert [name for name, layer in backbone.named_modules() if isinstance(layer, AdaptedLinear)] == ["3"]
+
+
 def test_targets_are_named_by_the_last_parts_of_their_names() -> None:
     backbone = adapted(args=AdapterArgs(rank=2, targets=("query", "blocks.1.up")))
     names = [name for name, layer in backbone.named_modules() if isinstance(layer, AdaptedLinear)]
