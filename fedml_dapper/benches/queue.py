@@ -13,7 +13,7 @@ from pathlib import Path
 from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, folder_name
 from fedml_dapper.benches.room import Room
-from fedml_dapper.config import load_settings
+from fedml_dapper.config import Settings, check, read_yaml, with_places_of
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.run_folder.ledger import count_rounds
@@ -68,7 +68,7 @@ def run_queue(
         tell: Called with the progress, about twice a second.
 
     Raises:
-        ConfigError: A folder holds a run of other settings than its name says.
+        ConfigError: A folder holds a run of other settings than its name says, or the code of a cell changed meanwhile.
     """
     started = time.monotonic()
     outcome = Outcome()
@@ -100,9 +100,8 @@ def run_queue(
 
 
 def _check_settings(folder: Path, cell: Cell) -> None:
-    saved = folder / SETTINGS_NAME
     (begun, _) = count_rounds(folder / LEDGER_NAME)
-    if saved.exists() and folder_name(as_asked(load_settings([saved]), cell.settings)) != folder.name:
+    if folder_name(as_asked(_settings(folder, cell), cell.settings)) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
         )
@@ -112,11 +111,23 @@ def _check_settings(folder: Path, cell: Cell) -> None:
         raise ConfigError(f"{folder}: a default of {args.method} changed since it was run: {changed}; move it away")
 
 
+def _settings(folder: Path, cell: Cell) -> Settings:
+    """The settings of a cell that has begun, perhaps on another machine, with all files where they are here."""
+    saved = folder / SETTINGS_NAME
+    if not saved.exists():
+        return cell.settings
+    return with_places_of(check(Settings, read_yaml(saved), where=str(saved)), cell.settings)
+
+
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
+    if cell.folder != folder.name:
+        raise ConfigError(
+            f"{cell.variant.label}: its code or weights have changed since this bench began; give the command once more"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / SETTINGS_NAME).exists():
-        with written_whole(folder / SETTINGS_NAME) as scratch:
-            scratch.write_text(cell.settings.as_yaml(), encoding="utf-8")
+    settings = _settings(folder, cell)
+    with written_whole(folder / SETTINGS_NAME) as scratch:
+        scratch.write_text(settings.as_yaml(), encoding="utf-8")
     with explained(folder / LOG_NAME):
         check_plain(folder / LOG_NAME)
     with (folder / LOG_NAME).open("ab") as log:

@@ -55,6 +55,7 @@ from fedml_dapper.config.references import (
     named_by_source,
     short_name,
     sources,
+    with_places_of,
 )
 from fedml_dapper.config.renamed import present_name, with_former_names, with_present_names
 from fedml_dapper.config.rules import rule
@@ -128,5 +129,6 @@ __all__ = [
     "sources",
     "why_refused",
     "with_former_names",
+    "with_places_of",
     "with_present_names",
 ]

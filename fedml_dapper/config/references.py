@@ -34,6 +34,8 @@ LIBRARIES = ("torchvision", "timm")
 
 _FILES = ("model_args.weights",)
 """Settings that name a file whose content counts, by dotted key."""
+_FOLDERS = ("data_args.data_cache_dir",)
+"""Settings that name a folder, by dotted key."""
 _PROFILE = ".yaml"
 _DIGITS = 12
 
@@ -164,6 +166,16 @@ def _profile(name: str) -> str:
 def _with_content(file: Path) -> str:
     """Describe a file without folders, with a digest of its content."""
     return f"{file.name} (content {digest_of(file.read_bytes()) if file.is_file() else 'not found'})"
+
+
+def with_places_of(settings: Settings, other: Settings) -> Settings:
+    """Return ``settings`` in which own code, weights and data lie where they do for ``other``, as on another machine.
+
+    Whether it is the same code and weights, :func:`sources` tells.
+    """
+    places = {key: value for key, value in references(other) if Path(value.rpartition(":")[0]).suffix == ".py"}
+    places |= {key: str(found) for key in (*_FILES, *_FOLDERS) if (found := _value(other, key)) is not None}
+    return Settings.model_validate(named_by_source(settings.model_dump(mode="json"), places))
 
 
 def named_by_source(values: dict[str, Any], named: Mapping[str, str]) -> dict[str, Any]:

@@ -99,6 +99,59 @@ def test_a_cell_whose_levels_are_solved_for_goes_on(tmp_path: Path, epochs: int)
             run([asked], tmp_path)
 
 
+OWN = """
+from fedml_dapper.methods import Method, MethodParams
+
+
+class Own(Method[MethodParams]):
+    name = "own"
+    Params = MethodParams
+"""
+
+
+def own_cells(folder: Path, rounds: int = 1) -> list[Cell]:
+    """A cell of a method in ``folder``, and FedAvg's."""
+    folder.mkdir(exist_ok=True)
+    (folder / "own.py").write_text(OWN)
+    return tiny_cells(rounds=rounds, methods=("fedavg", f"{folder / 'own.py'}:Own"))
+
+
+@pytest.mark.nightly
+def test_a_cell_goes_on_after_its_method_was_moved(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    [_, begun] = own_cells(tmp_path / "one")
+    folder = store / begun.folder
+    assert not run([begun], store)[0].failed
+    (folder / DIAGNOSIS_NAME).unlink()
+    (tmp_path / "one").rename(tmp_path / "other")
+    [_, moved] = own_cells(tmp_path / "other")
+    assert not run([moved], store)[0].failed
+    assert is_finished(folder)
+    assert str(tmp_path / "other") in (folder / SETTINGS_NAME).read_text()
+
+
+def test_a_finished_cell_whose_method_was_moved_is_not_refused(tmp_path: Path) -> None:
+    [_, begun] = own_cells(tmp_path / "one")
+    folder = tmp_path / begun.folder
+    folder.mkdir()
+    (folder / SETTINGS_NAME).write_text(begun.settings.as_yaml())
+    (folder / DIAGNOSIS_NAME).touch()
+    (tmp_path / "one").rename(tmp_path / "other")
+    [_, moved] = own_cells(tmp_path / "other")
+    assert not run([moved], tmp_path)[0].failed
+
+
+def test_a_method_that_is_edited_while_others_run_ends_the_queue(tmp_path: Path) -> None:
+    chosen = own_cells(tmp_path / "own")
+
+    def edit(progress: Progress) -> None:
+        (tmp_path / "own" / "own.py").write_text(OWN + "# another one")
+
+    with pytest.raises(ConfigError, match="Own: its code or weights have changed since this bench began"):
+        run(chosen, tmp_path / "store", jobs=1, tell=edit)
+    assert not (tmp_path / "store" / chosen[1].folder).exists()
+
+
 @pytest.mark.nightly
 def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
     """Names of folders leave defaults out, so that a default that changes has to be noticed otherwise."""
