@@ -14,8 +14,6 @@ NAMES = {
     "DapperFL-slim": "dapperfl_slim",
 }
 """Labels of variants whose name on the pages is another."""
-
-
 _WEAKEST = "4"
 _LEFT, _RIGHT, _TOP, _ROW, _BETWEEN = 210, 884, 96, 24, 28
 _LOWEST, _HIGHEST = -26, 6
@@ -28,7 +26,7 @@ class Row(NamedTuple):
     low: float
     high: float
     weakest: float | None
-    """Of the weakest level's own model, where it has one."""
+    """Points of the model that the weakest level's devices run; None where they run none of their own."""
 
 
 def row(bench: str, label: str) -> Row:

@@ -19,7 +19,7 @@ from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.run_folder.ledger import count_rounds
 from fedml_dapper.files.atomic import explained, written_whole
 from fedml_dapper.files.regular_file import check_plain
-from fedml_dapper.fleet import as_asked
+from fedml_dapper.fleet import with_asked_levels
 from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"
@@ -101,7 +101,7 @@ def run_queue(
 
 def _check_settings(folder: Path, cell: Cell) -> None:
     (begun, _) = count_rounds(folder / LEDGER_NAME)
-    if folder_name(as_asked(_settings(folder, cell), cell.settings)) != folder.name:
+    if folder_name(with_asked_levels(_settings(folder, cell), cell.settings)) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
         )

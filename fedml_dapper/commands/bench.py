@@ -85,20 +85,18 @@ def bench(
     store = output or Path("benches") / profile
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
-    as_declared = asked is None and not changes and precision == "fp32"
+    as_declared = asked is None and not entrants and not changes and precision == "fp32"
     if report_only and as_declared and has_other_cells(folder, manifest):
         console.print(
-            "note: cells that were run with other settings or precision are shown; --seeds shows today's alone",
+            "note: cells that were run with other settings, precision or rows are shown; --seeds shows today's alone",
             soft_wrap=True,
         )
-        Console().print(terminal_table(load_results(folder)))
-        click.echo(f"Report: {write_bench_report(folder).absolute()}")
-        return
-    check_weights(declared, chosen)
-    if device == "cuda" and not report_only:
-        check_gpu()
-    with written_whole(folder / MANIFEST_NAME) as scratch:
-        scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    else:
+        check_weights(declared, chosen)
+        if device == "cuda" and not report_only:
+            check_gpu()
+        with written_whole(folder / MANIFEST_NAME) as scratch:
+            scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     outcome = Outcome()
     if not report_only:
         at_a_time = jobs or _at_a_time(device)

@@ -173,7 +173,8 @@ def with_places_of(settings: Settings, other: Settings) -> Settings:
 
     Whether it is the same code and weights, :func:`sources` tells.
     """
-    places = {key: value for key, value in references(other) if Path(value.rpartition(":")[0]).suffix == ".py"}
+    named = ((key, Reference.parse(value)) for key, value in references(other))
+    places = {key: str(own) for key, own in named if own is not None and own.file is not None}
     places |= {key: str(found) for key in (*_FILES, *_FOLDERS) if (found := _value(other, key)) is not None}
     return Settings.model_validate(named_by_source(settings.model_dump(mode="json"), places))
 

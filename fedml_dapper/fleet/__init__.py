@@ -7,7 +7,7 @@ from fedml_dapper.fleet.fitting import Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
 from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device
-from fedml_dapper.fleet.solved_levels import as_asked, with_solved_levels
+from fedml_dapper.fleet.solved_levels import with_asked_levels, with_solved_levels
 
 __all__ = [
     "ClientFit",
@@ -20,13 +20,13 @@ __all__ = [
     "RoundTimes",
     "Use",
     "VirtualClock",
-    "as_asked",
     "demands",
     "find_device",
     "fit",
     "local_work",
     "plan_fleet",
     "round_macs",
+    "with_asked_levels",
     "with_fitted_levels",
     "with_solved_levels",
 ]

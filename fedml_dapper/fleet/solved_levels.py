@@ -60,7 +60,7 @@ def with_solved_levels(settings: Settings, problem: Problem, build: Build) -> Se
     return _with_ratios(settings, _Solver(sized, build, ratio_of, _COSTS[ratio_of](full)).solved(levels.ratios))
 
 
-def as_asked(begun: Settings, asked: Settings) -> Settings:
+def with_asked_levels(begun: Settings, asked: Settings) -> Settings:
     """Return the settings of a run that has begun with the levels that were ``asked`` of it.
 
     A run writes down the ratios of parameters that its levels have come to. Settings whose levels are not solved are

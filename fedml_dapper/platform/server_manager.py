@@ -35,7 +35,6 @@ from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.dispatch import Ranks
-from fedml_dapper.platform.outlook import outlook
 from fedml_dapper.platform.phase import STATE_OF, Phase
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
@@ -306,8 +305,14 @@ class DapperServerManager(RoundManager):
 
     def _outlook(self) -> str:
         args = self._experiment.settings.dapper_args
-        to_come = sum(map(self._server.edges.num_behind, self._server.awaited()))
-        return outlook(self._num_answers + to_come, args.min_clients_per_round, args.round_timeout_s)
+        fewest = args.min_clients_per_round
+        possible = self._num_answers + sum(map(self._server.edges.num_behind, self._server.awaited()))
+        if possible >= fewest:
+            return super()._outlook()
+        return (
+            f"{possible} of the {fewest} uploads that min_clients_per_round asks for can come now,"
+            f" and where no more do within the round's {args.round_timeout_s:g} s, the run ends"
+        )
 
     def _witness(self) -> CertifiedWitness:
         config = self._experiment.settings.comm_args.dapper_grpc

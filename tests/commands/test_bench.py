@@ -81,7 +81,7 @@ def test_a_report_does_not_lose_what_was_run_in_another_precision(tiny_bench: Pa
     (finished / DIAGNOSIS_NAME).touch()
     plain = CliRunner().invoke(main, command)
     assert plain.exit_code == 0, plain.output
-    assert "note: cells that were run with other settings or precision" in plain.stderr
+    assert "note: cells that were run with other settings, precision or rows are shown" in plain.stderr
     assert manifest.read_text() == begun
     asked = CliRunner().invoke(main, [*command, "--seeds", "1"])
     assert asked.exit_code == 0, asked.output

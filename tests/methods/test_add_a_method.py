@@ -10,19 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
+from fedml_dapper.cli import main
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
 
 SettingsFactory = Callable[..., Settings]
-PAGE = (Path(__file__).parents[2] / "docs" / "add_a_method.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "add_a_method.md").read_text(encoding="utf-8")
+BENCHES = (ROOT / "docs" / "benches.md").read_text(encoding="utf-8")
+EQUAL_COST = (ROOT / "docs" / "equal_cost.md").read_text(encoding="utf-8")
 FEW = ("client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
 
 
-def block(name: str) -> str:
-    found = re.search(rf"```\w+\n(# {re.escape(name)}\b.*?)```", PAGE, flags=re.DOTALL)
+def block(name: str, page: str = PAGE) -> str:
+    found = re.search(rf"```\w+\n(# {re.escape(name)}\b.*?)```", page, flags=re.DOTALL)
     assert found is not None
     return found.group(1)
 
@@ -37,6 +42,28 @@ def page(tmp_path: Path) -> Path:
 
 def final_weights(experiment: Experiment) -> dict[str, Tensor]:
     return simulate(experiment)[0].state.weights
+
+
+@pytest.mark.usefixtures("page")
+def test_it_stands_in_a_bench_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(block("mine.yaml", BENCHES))
+    result = CliRunner().invoke(main, ["bench", "mine.yaml", "--seeds", "1", "--report"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"FedAvgM +│ 0 of 1", result.stdout), result.stdout
+
+
+@pytest.mark.usefixtures("page")
+def test_it_enters_a_shipped_bench_beside_the_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "small").mkdir(parents=True)
+    (tmp_path / "results" / "small" / "cells").symlink_to(ROOT / "results" / "small" / "cells")
+    command = re.search(r"^fedml-dapper (bench .* --also .*)$", EQUAL_COST, flags=re.MULTILINE)
+    assert command is not None
+    result = CliRunner().invoke(main, [*command.group(1).split(), "--seeds", "11", "--report"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"fedavgm +│ 0 of 1", result.stdout), result.stdout
+    assert re.search(r"FedRolex +│ 1 of 1", result.stdout), result.stdout
 
 
 @pytest.mark.long
