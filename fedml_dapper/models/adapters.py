@@ -132,7 +132,7 @@ def add_adapters(backbone: Backbone, args: AdapterArgs, example: Inputs, label: 
                 f"model_args.adapter.rank: {args.rank} is more than `{name}` of {label} has,"
                 f" {tuple(layer.get_parameter('weight').shape)}; choose a smaller rank, or other targets"
             )
-        backbone.set_submodule(name, AdaptedLinear.around(layer, args))
+        _put(backbone, layer, AdaptedLinear.around(layer, args))
     _check_effect(backbone, example, label)
 
 
@@ -143,15 +143,19 @@ def has_adapters(names: Iterable[str]) -> bool:
 
 def merged(network: NetworkT) -> NetworkT:
     """Return a copy of ``network`` whose adapters are folded into their linear layers; itself where it has none."""
-    names = [name for name, layer in network.named_modules() if isinstance(layer, AdaptedLinear)]
-    if not names:
+    if not any(isinstance(layer, AdaptedLinear) for layer in network.modules()):
         return network
     whole = copy.deepcopy(network)
-    for name in names:
-        layer = whole.get_submodule(name)
-        assert isinstance(layer, AdaptedLinear)
-        whole.set_submodule(name, layer.merged())
+    for layer in [layer for layer in whole.modules() if isinstance(layer, AdaptedLinear)]:
+        _put(whole, layer, layer.merged())
     return whole
+
+
+def _put(network: nn.Module, layer: nn.Module, other: nn.Module) -> None:
+    """Put ``other`` in the place of ``layer``, under each name that it has."""
+    names = [name for name, found in network.named_modules(remove_duplicate=False) if found is layer]
+    for name in names:
+        network.set_submodule(name, other)
 
 
 def _targets(backbone: Backbone, args: AdapterArgs, example: Inputs, label: str) -> list[str]:

@@ -166,3 +166,31 @@ def test_a_network_that_a_program_passes_gets_adapters_by_the_seed() -> None:
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert all(parameter.requires_grad for parameter in base.parameters())
+
+
+class _CalledTwice(nn.Module):
+    """One linear layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(3 * 16 * 16, 8)
+        self.first = nn.Linear(8, 8)
+        self.second = self.first
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        hidden = self.stem(pictures.flatten(1)).relu()
+        output: Tensor = self.head(self.second(self.first(hidden).relu()))
+        return output
+
+
+def test_a_layer_with_two_names_has_one_adapter_at_both() -> None:
+    network = _CalledTwice()
+    adapted(network)
+    assert isinstance(network.first, AdaptedLinear)
+    assert network.second is network.first
+
+
+def test_a_layer_with_two_names_is_merged_at_both() -> None:
+    backbone = adapted(_CalledTwice())
+    assert torch.allclose(merged(backbone)(PICTURES), backbone(PICTURES), atol=1e-5)
