@@ -7,7 +7,7 @@ from typing import NamedTuple
 from docs.pictures.canvas import Picture
 from docs.pictures.summaries import entry, named, summary
 
-SUITES = {"small/budgets_office": "Office-Caltech10"}
+SUITES = {"small/budgets_office": "Office-Caltech10", "small/budgets_digits": "digits"}
 """Benches with the names of their data."""
 NAMES = {
     "smallest for all": "smallest network for all",
