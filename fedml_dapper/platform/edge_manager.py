@@ -175,8 +175,8 @@ class DapperEdgeManager(RoundManager):
                 return  # it is for an earlier life of this process
             raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
         self._announcements.pop(int(silo), None)
-        self._callers.lost(int(silo))
         self._refuse_silo(int(silo), str(msg_params.get(REFUSED)))
+        self._let_go(int(silo))
 
     def handle_order(self, msg_params: Message) -> None:
         """Begin a round, or a measurement, that the server orders; one that still goes on here is dropped."""

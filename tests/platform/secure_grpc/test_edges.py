@@ -5,6 +5,8 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,10 @@ from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
 from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Order, give_order
+from fedml_dapper.platform.client_trainer import DapperClientTrainer
 
 from ...waiting import wait_until
-from ..federation_in_threads import Federation
+from ..federation_in_threads import WITHIN_S, Federation
 from ..processes import Silos, free_port
 from ..timeless_server import have_answered, let_time_pass, timeless_program
 from .conftest import make_certificates
@@ -173,6 +176,38 @@ def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
     rounds = silos.rounds()
     assert [record.round for record in rounds] == list(range(1, 9))
     assert [client.client for client in rounds[-1].clients] == list(range(6))
+
+
+@pytest.mark.nightly
+def test_an_edge_does_not_wait_for_a_silo_that_is_evicted_at_its_work(
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    settings = of_six(
+        tiny_settings, "comm_round=500", "epochs=1", "round_timeout_s=1000", "min_clients_per_round=2",
+        "aggregation_weights=uniform",
+    )  # fmt: skip
+    federation = in_threads(experiment_file(tmp_path, settings, config), 6)
+    admin = read_admin_credentials(config)
+    is_at_work, may_go_on = Event(), Event()
+
+    class Busy(DapperClientTrainer):
+        def train(self, train_data: Any, device: Any, args: Any) -> None:
+            if args.round_idx == 1:
+                is_at_work.set()
+                may_go_on.wait(WITHIN_S)
+            super().train(train_data, device, args)
+
+    for rank in (*EDGES, *range(4), 5, 6):
+        federation.start(rank)
+    federation.start(4, trainer=Busy)
+    assert is_at_work.wait(WITHIN_S)
+    give_order(config.server_address, admin, Order(act="evict", silo=4))
+    federation.wait_for_round(3)
+    may_go_on.set()
+    assert "the operator has evicted this silo" in str(federation.error_of(4))
+    give_order(config.server_address, admin, Order(act="end"))
+    federation.wait(0, *EDGES)
+    assert [record.absent for record in federation.rounds()][:3] == [(), (3,), ()]
 
 
 @pytest.mark.nightly
