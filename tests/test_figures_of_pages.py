@@ -160,7 +160,7 @@ def budgets_row(bench: str, label: str) -> str:
         "-" if worst is None else of(bench, label, "devices"),
         level(bench, label, 4) if "4" in models["sent"] else "-",
         "-" if worst is None else f"{worst['mean']:.1f}",
-        f"{need['macs']['4'] / named(bench, 'needs', 'FedAvg')['macs']['4']:.2f}" if is_trained else "-",
+        of_round(label, 4, bench) if is_trained else "-",
         f"{need['memory_bytes']['4'] / 1e6:.0f}" if is_trained else "-",
         f"{sent['bytes_up'] / 1e6:.2f}, {sent['bytes_down'] / 1e6:.2f}",
     ]
@@ -185,18 +185,18 @@ def _claimed(bench: str, one: str, other: str) -> str:
     return f"{verdict}: {ahead.mean:.1f} ({ahead.interval.low:.1f} to {ahead.interval.high:.1f})"
 
 
-def of_round(label: str, number: int) -> str:
+def of_round(label: str, number: int, bench: str = OFFICE) -> str:
     """Multiply-accumulates of a level's round, of those that the same clients' round costs under FedAvg."""
-    return f"{_of_round(label, number):.2f}"
+    return f"{_of_round(bench, label, number):.2f}"
 
 
 def of_rounds(label: str) -> str:
     """The same, on the mean of the four levels."""
-    return f"{sum(_of_round(label, number) for number in range(1, 5)) / 4:.2f}"
+    return f"{sum(_of_round(OFFICE, label, number) for number in range(1, 5)) / 4:.2f}"
 
 
-def _of_round(label: str, number: int) -> float:
-    method, fedavg = (named(OFFICE, "needs", name)["macs"][str(number)] for name in (label, "FedAvg"))
+def _of_round(bench: str, label: str, number: int) -> float:
+    method, fedavg = (named(bench, "needs", name)["macs"][str(number)] for name in (label, "FedAvg"))
     found: float = method / fedavg
     return found
 
@@ -384,8 +384,8 @@ def said() -> dict[str, list[str]]:
             f"{claimed('the strong alone', 'HeteroFL')}",
             f"exits make a full model's round cost {of_round('DepthFL', 1)} of FedAvg's, and a pupil makes"
             f" `dapperfl_slim`'s cost {of_round('DapperFL-slim', 1)}. Its third level can use"
-            f" {of_round('DapperFL-slim', 3)} alone, so over the four levels it has spent {of_rounds('DapperFL-slim')}"
-            f" on the mean, and HeteroFL {of_rounds('HeteroFL')}.",
+            f" {of_round('DapperFL-slim', 3)} alone, so the four levels spend {of_rounds('DapperFL-slim')}"
+            f" on the mean, and HeteroFL's {of_rounds('HeteroFL')}.",
             f"full models have {apart(OFFICE, SMALLEST, dense)} points less than the smallest network on"
             f" Office-Caltech10, and {apart(DIGITS_BUDGETS, SMALLEST, dense)} more on digits",
             f"ScaleFL has {in_seed_11('ScaleFL')} %, HeteroFL {in_seed_11('HeteroFL')} and full models on the strong"
