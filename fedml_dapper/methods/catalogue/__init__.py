@@ -10,6 +10,7 @@ from fedml_dapper.methods.contract import Method
 
 _CLASSES = {
     "dapperfl": "DapperFL",
+    "dapperfl_exits": "DapperFLExits",
     "dapperfl_slim": "DapperFLSlim",
     "depthfl": "DepthFL",
     "ditto": "Ditto",

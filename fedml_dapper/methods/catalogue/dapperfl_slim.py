@@ -29,24 +29,14 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.methods.parts.dar import DARNorm, dar
-from fedml_dapper.methods.parts.dealing import deal
+from fedml_dapper.methods.parts.dealing import dealt_plan, first_ranked_plan
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
 from fedml_dapper.methods.parts.server_momentum import momentum_step
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import (
-    DENSE,
-    PruningPlan,
-    Recovery,
-    Tensors,
-    importance,
-    plan_by_importance,
-    ranked,
-    slim_layout,
-)
-from fedml_dapper.randomness.seeding import Stream, numpy_generator
+from fedml_dapper.pruning import PruningPlan, Recovery, Tensors, plan_by_importance, slim_layout
 
 
 class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
@@ -95,14 +85,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The most important channels of the global model, and a share of the others in turn."""
-        widths = [self.problem.widths(profile.ratio) for profile in server.profiles]
-        if not widths[client_id]:
-            return DENSE
-        layout = self.problem.layout
-        weights = self.problem.whole(server.weights)
-        rankings = {name: ranked(importance(layout, name, weights)) for name in layout.groups}
-        drawn = numpy_generator(self.problem.seed, Stream.METHOD, server.round)
-        return deal(rankings, widths, client_id, self.params.dealt, drawn)
+        return dealt_plan(self.problem, server, client_id, self.params.dealt)
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs on the model that was sent, after the first of which it is fused with the received one if so set."""
@@ -158,8 +141,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def level_plan(self, server: ServerState, level: int) -> PruningPlan:
         """The most important channels alone."""
-        widths = self.problem.widths(self.problem.ratios[level - 1])
-        return plan_by_importance(self.problem.layout, self.problem.whole(server.weights), widths)
+        return first_ranked_plan(self.problem, server, level)
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, of which every ``teach_every``-th step teaches one of the weaker levels' networks, in turn."""

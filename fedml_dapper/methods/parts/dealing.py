@@ -8,7 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedml_dapper.pruning import PruningPlan, Widths
+from fedml_dapper.methods.contract import Problem, ServerState
+from fedml_dapper.pruning import DENSE, PruningPlan, Widths, importance, plan_by_importance, ranked
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
+
+
+def dealt_plan(problem: Problem, server: ServerState, client_id: int, share: float) -> PruningPlan:
+    """Channels of ``client_id`` in the coming round: the global model's most important ones, and others in turn for a
+    ``share`` of its width (:func:`deal`); the whole model where nothing is cut."""
+    widths = [problem.widths(profile.ratio) for profile in server.profiles]
+    if not widths[client_id]:
+        return DENSE
+    weights = problem.whole(server.weights)
+    rankings = {name: ranked(importance(problem.layout, name, weights)) for name in problem.layout.groups}
+    drawn = numpy_generator(problem.seed, Stream.METHOD, server.round)
+    return deal(rankings, widths, client_id, share, drawn)
+
+
+def first_ranked_plan(problem: Problem, server: ServerState, level: int) -> PruningPlan:
+    """The global model's most important channels alone, as many as a device of ``level`` can carry."""
+    widths = problem.widths(problem.ratios[level - 1])
+    return plan_by_importance(problem.layout, problem.whole(server.weights), widths)
 
 
 def deal(

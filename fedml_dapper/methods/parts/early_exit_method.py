@@ -13,12 +13,10 @@ from typing import ClassVar, TypeVar
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import Method, MethodParams, Problem, ServerState
-from fedml_dapper.methods.parts.early_exits import EarlyExits, Prediction
+from fedml_dapper.methods.parts.early_exits import EarlyExits, Prediction, with_exits
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.resnet import ResNet
 from fedml_dapper.pruning import Footprint, PruningPlan, Recovery, Widths, footprint, slim_model
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
-from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
 class EarlyExitParams(MethodParams):
@@ -53,13 +51,7 @@ class EarlyExitMethod(Method[E]):
 
     def build_model(self, backbone: Backbone) -> Backbone:
         """The backbone with a classifier behind every stage."""
-        if not isinstance(backbone, ResNet):
-            raise ConfigError(
-                f"model_args.model: {self.name} needs the stages of a built-in ResNet, resnet10 or resnet18;"
-                f" {backbone.label} is another network"
-            )
-        with seeded_layers(self.problem.seed, Stream.METHOD):
-            return EarlyExits(backbone, self.params.prediction).to(backbone.predictor.weight.device)
+        return with_exits(backbone, self.params.prediction, self.name, self.problem.seed)
 
     # Sub-models
 

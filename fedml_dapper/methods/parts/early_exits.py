@@ -10,8 +10,10 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import NORMALISATIONS, BasicBlock, Normalisation, ResNet
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 Prediction = Literal["ensemble", "deepest"]
 """Answer of the network: the mean of all classifiers' logits, or the deepest's."""
@@ -110,6 +112,20 @@ class EarlyExits(Backbone):
         # stacked in either case: tracing has to see that every classifier's logits are put out
         logits = torch.stack(self.classify(images))
         return logits.mean(dim=0) if self._prediction == "ensemble" else logits[-1]
+
+
+def with_exits(backbone: Backbone, prediction: Prediction, method: str, seed: int) -> EarlyExits:
+    """``backbone`` with a classifier behind every stage, whose initial weights follow from ``seed``.
+
+    Raises :class:`ConfigError`, which names ``method``, where it is not a built-in ResNet.
+    """
+    if not isinstance(backbone, ResNet):
+        raise ConfigError(
+            f"model_args.model: {method} needs the stages of a built-in ResNet, resnet10 or resnet18;"
+            f" {backbone.label} is another network"
+        )
+    with seeded_layers(seed, Stream.METHOD):
+        return EarlyExits(backbone, prediction).to(backbone.predictor.weight.device)
 
 
 def _channels(stage: nn.Sequential) -> int:
