@@ -38,9 +38,11 @@ dapper_args:
   levels: [{rank: 4}, {rank: 2, base: 0.2}, {rank: 1, base: 0.4}]
 """
 SLIMMING = sorted(
-    name for name, method in METHODS.items() if method.slims and name not in ("depthfl", "nefl", "scalefl", "flora")
+    name
+    for name, method in METHODS.items()
+    if method.slims and name not in ("dapperfl_exits", "depthfl", "nefl", "scalefl", "flora")
 )
-"""Without those that cut by stages of their own, and the one that moves the base."""
+"""Without those that need stages or blocks of their own, and the one that moves the base."""
 
 
 @pytest.fixture

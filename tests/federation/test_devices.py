@@ -75,7 +75,7 @@ def test_a_method_without_models_for_weak_devices_says_so(tiny_settings: Setting
     sampled(
         [
             *("dapperfl_slim", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "depthfl", "scalefl"),
-            *("fjord", "fedecover", "fiarse"),
+            *("fjord", "fedecover", "fiarse", "dapperfl_exits"),
         ],
         always=("dapperfl_slim", "heterofl", "depthfl"),
     ),

@@ -65,6 +65,7 @@ class Net(nn.Module):
         return self.head(self.features(x) * self.scale)
 """
 REFUSED = {
+    "dapperfl_exits": "dapperfl_exits needs the stages of a built-in ResNet",
     "depthfl": "depthfl needs the stages of a built-in ResNet",
     "fedfa": "augments what comes out of convolutional stages, and Net marks none",
     "nefl": "nefl needs a network of residual blocks",

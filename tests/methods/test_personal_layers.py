@@ -27,7 +27,7 @@ SettingsFactory = Callable[..., Settings]
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SLIMMING = (
     *("dapperfl", "dapperfl_slim", "heterofl", "fedrolex", "fjord", "feddrop", "fedmp", "fedecover", "fiarse"),
-    *("depthfl", "scalefl"),
+    *("dapperfl_exits", "depthfl", "scalefl"),
 )
 DENSE = ("fedavg", "fedavg_small", "fedavg_strong")
 FEW = (

@@ -73,7 +73,7 @@ def test_the_task_augments_training_and_nothing_else() -> None:
 
 
 REFUSED = {"fedbabu", "fedcmd", "fedfa", "fedrep", "fedrolex", "fedsr", "fpl", "heterofl", "lg_fedavg", "moon", "nefl"}
-REFUSED |= {"dapperfl_slim", "depthfl", "pfedsim", "profl", "scalefl"}
+REFUSED |= {"dapperfl_exits", "dapperfl_slim", "depthfl", "pfedsim", "profl", "scalefl"}
 
 
 @pytest.mark.parametrize("method", sampled(ON_ANY_NETWORK, quick=("dapperfl", "heterofl")))
