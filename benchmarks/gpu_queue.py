@@ -37,13 +37,17 @@ _OURS = ("--output", "--max-minutes", "--report", "--list")
     show_default=True,
     help="Seconds between two packs of a cell that goes on: what a machine takes along that is gone at once.",
 )
+@click.option("--began", type=float, hidden=True, help="When the command began, in seconds since 1970.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def main(bench: str, minutes: float, out: Path, pack_every: float, options: tuple[str, ...]) -> None:
+def main(
+    bench: str, minutes: float, out: Path, pack_every: float, began: float | None, options: tuple[str, ...]
+) -> None:
     """Run BENCH for MINUTES on a GPU, going on from the packs in OUT, where what it comes to is packed.
 
-    OPTIONS are those of `fedml-dapper bench`.
+    MINUTES count from the beginning of the command, installation included. OPTIONS are those of `fedml-dapper bench`.
     """
-    ends = time.monotonic() + 60 * minutes
+    past = 0.0 if began is None else max(0.0, time.time() - began)
+    ends = time.monotonic() + 60 * minutes - past
     with complaining("gpu_queue"), ending_in_order("gpu_queue"):
         for option in options:
             if option.partition("=")[0] in _OURS:

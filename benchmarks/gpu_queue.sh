@@ -10,6 +10,7 @@
 # to be given this repository, WHEELS, and the data of the bench: a few packed files (data/README.md). digits_offline,
 # which is drawn on the spot, needs none.
 set -euo pipefail
+began=$(date +%s)
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 if [[ ${1:-} == --prepare ]]; then
@@ -31,6 +32,6 @@ export PYTHONPATH="${site:+$site:}$root${PYTHONPATH:+:$PYTHONPATH}" OMP_NUM_THRE
 # CUDA's multi-process service lets kernels of several cells run at the same time, and so more cells be worth it. It stays
 # when the bench ends; `echo quit | nvidia-cuda-mps-control` ends it.
 if command -v nvidia-cuda-mps-control >/dev/null && [[ ! -e ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control ]]; then
-    nvidia-cuda-mps-control -d || echo "gpu_queue: goes on without CUDA's multi-process service" >&2
+    nvidia-cuda-mps-control -d >/dev/null 2>&1 </dev/null || echo "gpu_queue: goes on without CUDA's multi-process service" >&2
 fi
-exec python3 -m benchmarks.gpu_queue "$@"
+exec python3 -m benchmarks.gpu_queue --began "$began" "$@"

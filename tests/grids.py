@@ -45,8 +45,11 @@ ON_ADAPTERS = tuple((name, ADAPTED) for name in METHODS if METHODS[name].needs_a
 
 @cache
 def commit() -> str:
-    """The commit that is checked out; where there is no repository, the same as in any other such place."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    """The commit that is checked out; where there is no repository, or no git, the same as in any other such place."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "0"
     return found.stdout.strip() or "0"
 
 

@@ -52,6 +52,10 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._side: torch.cuda.Stream | None = None
+        """Stream of all warm-ups: each stream keeps workspaces of cuBLAS for good."""
+        self._failed = ""
+        """Why a capture broke off, after which torch's allocator may take no other."""
 
     @property
     def most_bytes(self) -> int:
@@ -59,15 +63,29 @@ class CudaGraphs:
         return int(SHARE_OF_MEMORY * total)
 
     def record(self, step: Callable[[], None]) -> Recording:
-        before = torch.cuda.memory_reserved(self.device)
+        if self._failed:
+            raise RuntimeError(f"no more is recorded after one that broke off: {self._failed}")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device):
             with self._aside():
                 for _ in range(WARM_UP):
                     step()
+            before, after = self._captured(graph, step)
+        return Recording(graph.replay, max(0, after - before))
+
+    def _captured(self, graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> tuple[int, int]:
+        """Capture ``step`` in ``graph``; return the memory that was reserved before, and after."""
+        current = torch.cuda.current_stream(self.device)
+        try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                before = torch.cuda.memory_reserved(self.device)  # within, where torch has emptied its cache
                 step()
-        return Recording(graph.replay, max(0, torch.cuda.memory_reserved(self.device) - before))
+        except RuntimeError as error:
+            self._failed = str(error).splitlines()[0]
+            raise
+        finally:
+            torch.cuda.set_stream(current)  # which torch 2.11 leaves as the capture's, where that broke off
+        return before, torch.cuda.memory_reserved(self.device)
 
     def random_state(self) -> Tensor:
         return torch.cuda.get_rng_state(self.device)
@@ -78,7 +96,9 @@ class CudaGraphs:
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """Run the block on a stream of its own, as what is captured next has to be warmed up."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch ships it untyped
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch ships it untyped
+        stream = self._side
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             yield

@@ -28,6 +28,7 @@ from fedml_dapper.methods import (
 )
 from fedml_dapper.models import Backbone, bare, blamed
 from fedml_dapper.process.freed_memory import freed_memory_kept
+from fedml_dapper.process.profiling import is_profiling
 from fedml_dapper.pruning import IDLE, clipped, disturbed, slim_tensors
 from fedml_dapper.randomness.seeding import Stream, seeded_layers, torch_generator
 
@@ -195,7 +196,7 @@ class ClientSide:
 
 
 def _capture_of(experiment: Experiment) -> Capture:
-    """Return CUDA graphs where there is a GPU, unless the settings switch them off."""
+    """Return CUDA graphs where there is a GPU, unless the settings switch them off, or steps are timed part by part."""
     args = experiment.settings.device_args
-    captures = args.capture == "auto" and experiment.device.type == "cuda"
+    captures = args.capture == "auto" and experiment.device.type == "cuda" and not is_profiling()
     return Captures(CudaGraphs(experiment.device)) if captures else EAGER

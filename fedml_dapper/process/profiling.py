@@ -58,7 +58,7 @@ class Profiler:
         return threading.get_ident() == self._thread
 
     def _charge(self) -> None:
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         if self._running:
@@ -67,6 +67,11 @@ class Profiler:
 
 
 _profiler: Profiler | None = None
+
+
+def is_profiling() -> bool:
+    """Return whether a profiler is active."""
+    return _profiler is not None
 
 
 @contextmanager

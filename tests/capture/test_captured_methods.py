@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from fedml_dapper.capture import EAGER, Capture, Captures
+from fedml_dapper.capture.reading import NotCapturableError, read
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
+from fedml_dapper.methods import ClientContext
 
 from ..grids import ADAPTED, ON_ANY_NETWORK, sampled
 from .recorders import CountedCalls
@@ -39,6 +42,23 @@ def test_a_method_ends_at_the_same_bits(
     assert replays > 0 or method in STEP_BY_STEP
     expected = STEP_BY_STEP.get(method)
     assert not caplog.messages if expected is None else any(expected in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK), always=("depthfl", "fedprox", "scalefl")))
+def test_steps_of_later_rounds_are_those_that_were_recorded(tiny_settings: SettingsFactory, method: str) -> None:
+    """What changes from round to round is a tensor, but for what a method begins to do at some time."""
+    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "comm_round=50"))
+    server = Server(experiment)
+    [sent, *_] = [server.downlink(client_id) for client_id in server.round_clients()]
+    context = ClientContext(experiment.profiles[sent.client_id], experiment.clients[sent.client_id])
+    found = set()
+    for number in range(1, 51):
+        try:
+            found.add(read(experiment.method.objective(context, replace(sent, round=number))).fingerprint)
+        except NotCapturableError:
+            assert method in STEP_BY_STEP
+            return
+    assert len(found) <= 2
 
 
 @pytest.mark.parametrize("method", ["flora", "hetlora"])

@@ -13,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import Server, build_experiment, simulate
 from fedml_dapper.pruning import Tensors
 
-from ..grids import ON_ANY_NETWORK, sampled
+from ..grids import ON_ADAPTERS, ON_ANY_NETWORK
 
 SettingsFactory = Callable[..., Settings]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -21,9 +21,12 @@ FEW = ("client_num_in_total=5", "client_num_per_round=5")  # one of each level
 DEVICES = "dapper_args.evaluation={devices: true}"
 
 
-@pytest.mark.parametrize("method", sampled(sorted(ON_ANY_NETWORK)))
-def test_every_method_trains_and_is_tested(tiny_settings: SettingsFactory, method: str) -> None:
-    server, records = simulate(build_experiment(tiny_settings(*FEW, DEVICES, f"method={method}", "using_gpu=true")))
+@pytest.mark.parametrize(("method", "network"), [*((name, ()) for name in sorted(ON_ANY_NETWORK)), *ON_ADAPTERS])
+def test_every_method_trains_and_is_tested(
+    tiny_settings: SettingsFactory, method: str, network: tuple[str, ...]
+) -> None:
+    chosen = (*FEW, *network, DEVICES, f"method={method}", "using_gpu=true")
+    server, records = simulate(build_experiment(tiny_settings(*chosen)))
     assert records[-1].scores is not None
     for name, tensor in server.state.weights.items():
         assert tensor.is_cuda, name

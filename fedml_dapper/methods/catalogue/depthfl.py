@@ -77,16 +77,18 @@ class DepthFL(EarlyExitMethod[DepthFLParams]):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """Sum of the classifiers' losses, and of the divergence of each pair of them."""
-        del client
         weight = self.consistency_weight(downlink.round)
+        teaches = weight > 0
+        # a tensor, whose value may change from round to round in one recorded step
+        scale = torch.tensor(weight, dtype=torch.float64, device=client.device)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             assert isinstance(model, EarlyExits)
             logits = model.classify(one_tensor(batch.inputs))
             total = torch.stack([self.problem.task.loss(each, batch.targets) for each in logits]).sum()
-            if weight > 0 and len(logits) > 1:
-                apart = [divergence(student, teacher) for student, teacher in permutations(logits, 2)]
-                total = total + weight / (len(logits) - 1) * torch.stack(apart).sum()
+            if teaches and len(logits) > 1:
+                apart = torch.stack([divergence(student, teacher) for student, teacher in permutations(logits, 2)])
+                total = total + (scale / (len(logits) - 1)).to(total.dtype) * apart.sum()
             return total
 
         return loss
