@@ -154,15 +154,16 @@ def accuracy_against_cost(results: BenchResults, tables: Tables) -> Figure:
 
 def sweep_panels(results: BenchResults, tables: Tables) -> Figure:
     """Draw the headline accuracy over each swept setting, with a line per series and hollow published values."""
-    panels = list(dict.fromkeys(variant.variant.panel for variant in results.finished if variant.variant.panel))
-    numeric = all(variant.variant.x is not None for variant in results.finished)
+    swept = [variant for variant in results.finished if variant.variant.panel]
+    panels = list(dict.fromkeys(variant.variant.panel for variant in swept if variant.variant.panel))
+    numeric = all(variant.variant.x is not None for variant in swept)
     height = 2.9 if len(panels) > 1 else 3.6
     groups = panels if numeric else [None]
     figure, grid = multiples("Accuracy by setting", subtitle(results), len(groups), height=height, sharey=True)
     appearance = looks(results)
     for axes, panel in zip(grid, groups, strict=True):
         for place, name in enumerate(appearance):
-            found = [v for v in results.finished if line_name(v) == name and panel in (None, v.variant.panel)]
+            found = [v for v in swept if line_name(v) == name and panel in (None, v.variant.panel)]
             at = _positions([variant.variant for variant in found], panels, place - (len(appearance) - 1) / 2)
             _swept(axes, appearance[name], name, list(zip(at, found, strict=True)), tables, joined=numeric)
         axes.set_ylabel(ACCURACY)
@@ -171,9 +172,7 @@ def sweep_panels(results: BenchResults, tables: Tables) -> Figure:
             axes.set_xticks(range(len(panels)), [name.replace(" ", "\n", 1) for name in panels])
         else:
             axes.set_xlabel(panel)
-            _scale(
-                axes, [v.variant.x for v in results.finished if v.variant.panel == panel and v.variant.x is not None]
-            )
+            _scale(axes, [v.variant.x for v in swept if v.variant.panel == panel and v.variant.x is not None])
     label_once(grid)
     legend = [f"filled: {tables.honest.rule}", "bar: 95 % interval"]
     if any(tables.headline in variant.variant.published for variant in results.finished):

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from fedml_dapper.benches import bench_figures, diagnosis_figures
 from fedml_dapper.benches.claims import claims
+from fedml_dapper.benches.grid import Manifest
 from fedml_dapper.benches.measures import honest
 from fedml_dapper.benches.results import BenchResults, OpenCell, load_results
 from fedml_dapper.benches.tables import Tables, build_tables, cost_base, write_csv
@@ -50,15 +51,16 @@ class _Shown:
     caption: str
 
 
-def write_bench_report(folder: Path) -> Path:
+def write_bench_report(folder: Path, manifest: Manifest | None = None) -> Path:
     """Write ``report.html``, the figures and the tables of the bench in ``folder``; return the page's path.
 
-    A file ``analysis.md`` there becomes a section of the page.
+    It is shown as ``manifest`` says, by default the folder's own. A file ``analysis.md`` there becomes a section of the
+    page.
 
     Raises:
         DataError: There is no bench.
     """
-    results = load_results(folder)
+    results = load_results(folder, manifest)
     tables = build_tables(results)
     pictures = list(_pictures(results, tables)) if results.cells else []
     _save(folder / FIGURES_NAME, pictures)
@@ -85,7 +87,7 @@ def write_bench_report(folder: Path) -> Path:
                 f"{'.'.join(path)} {_text(value)}" for path, value in _flat(results.manifest.overrides)
             ),
             seeds=sorted({cell.seed for cell in results.cells}),
-            levels=_levels(results),
+            levels=results.level_ratios,
             level_rows={
                 variant.label: {row.level: row for row in tables.levels if row.label == variant.label}
                 for variant in results.finished
@@ -96,15 +98,6 @@ def write_bench_report(folder: Path) -> Path:
     path = folder / REPORT_NAME
     write_page(path, html)
     return path
-
-
-def _levels(results: BenchResults) -> dict[int, float | None]:
-    """Capability levels and their ratios; None where these differ, as those that were solved for do."""
-    found: dict[int, set[float]] = {}
-    for cell in results.cells:
-        for footprint in cell.run.footprints:
-            found.setdefault(footprint.level, set()).add(footprint.ratio)
-    return {level: min(ratios) if len(ratios) == 1 else None for level, ratios in sorted(found.items())}
 
 
 def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:

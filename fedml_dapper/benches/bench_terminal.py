@@ -37,7 +37,7 @@ def terminal_table(results: BenchResults) -> Table:
             "" if published is None else f"{published.mean:.1f}",
             style="bold" if results.counterpart(variant.variant) is None else None,
         )
-    table.caption = escape(" ".join(claims(results, tables)[:2]))
+    table.caption = escape(" ".join(claims(results, tables)[: 3 if tables.diverged else 2]))
     return table
 
 

@@ -1,6 +1,7 @@
-"""Runs one cell of a bench in a process of its own: ``python -m fedml_dapper.benches.cell FOLDER``.
+"""Runs one cell of a bench in a process of its own: ``python -m fedml_dapper.benches.cell FOLDER QUEUE``.
 
-The folder holds the cell's ``settings.yaml``. An interrupted run is resumed. FedML is not needed.
+The folder holds the cell's ``settings.yaml``. An interrupted run is resumed. ``QUEUE`` is the number of the
+process that started it, with which it ends. FedML is not needed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
 from fedml_dapper.files import xz
-from fedml_dapper.files.locks import locked
+from fedml_dapper.files.locks import HeldError, locked
 
 LOCK_NAME = "lock"
 ALONE = ("workers=1",)
 """Overrides of a cell's settings: cells already run side by side."""
 ORPHANED = 3
 """Exit code of a cell whose queue was killed."""
+HELD = 4
+"""Exit code of a cell that another queue is running."""
 _PATIENCE_S = 10.0
 """A killed queue's cell notices only after a moment."""
 
@@ -31,10 +34,14 @@ _PATIENCE_S = 10.0
 def run_cell(folder: Path) -> None:
     """Run or finish the cell in ``folder``: its ledger, then the diagnosis of its final model.
 
+    Nothing happens where another queue has finished it since this one began.
+
     Raises:
-        DapperError: Another process is running it.
+        HeldError: Another process is running it.
     """
     with locked(folder / LOCK_NAME, _PATIENCE_S):
+        if is_finished(folder):
+            return
         experiment = build_experiment(load_settings([folder / SETTINGS_NAME], ALONE))
         server, _ = simulate(experiment, run_dir=folder, resume=True)
         diagnose(experiment, server).save(folder / DIAGNOSIS_NAME)  # its presence means that the cell is finished
@@ -54,8 +61,10 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
     try:
         run_cell(Path(sys.argv[1]))
+    except HeldError:
+        sys.exit(HELD)
     except DapperError as error:
         sys.exit(f"fedml-dapper: {error}")

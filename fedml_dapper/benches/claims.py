@@ -29,10 +29,31 @@ def claims(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     if tables.honest.row(tables.reference) is None:
         return (f"No run of {tables.reference} is finished, so nothing is compared with it yet.",)
     if not comparisons:
-        return (f"No other variant is finished with a seed of {tables.reference}'s, so nothing is compared yet.",)
+        nothing = f"No other variant is finished with a seed of {tables.reference}'s, so nothing is compared yet."
+        return (*_divergence(tables), nothing)
     name = _subject(results, comparisons)
-    sentences = (_ranking(name, tables, comparisons), _certainty(name, comparisons))
-    return sentences + _gap(results, tables) + _published(name, tables) + _optimism(tables) + _cost(results, tables)
+    return (
+        *_divergence(tables),
+        _ranking(name, tables, comparisons),
+        _certainty(name, comparisons),
+        *_gap(results, tables),
+        *_published(name, tables),
+        *_optimism(tables),
+        *_cost(results, tables),
+    )
+
+
+def _divergence(tables: Tables) -> tuple[str, ...]:
+    """What has to be known before all else: runs that became NaN, of which the rounds before it are compared."""
+    seeds = dict[str, list[int]]()
+    for cell in tables.diverged:
+        seeds.setdefault(cell.variant, []).append(cell.seed)
+    if not seeds:
+        return ()
+    named = "; ".join(
+        f"{label} (seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})" for label, of in seeds.items()
+    )
+    return (f"NOT FINITE at some time, and compared all the same by the rounds that were: {named}.",)
 
 
 def _comparisons(tables: Tables) -> list[_Comparison]:
@@ -55,6 +76,8 @@ def _ranking(name: str, tables: Tables, comparisons: Sequence[_Comparison]) -> s
     count = len(comparisons)
     ahead = sum(comparison.lead.mean > 0 for comparison in comparisons)
     behind = [comparison for comparison in comparisons if comparison.lead.mean < 0]
+    if not behind and not ahead:
+        return f"{name} is level with {others if count > 1 else 'the only other'} on the mean over seeds."
     if not behind:
         rest = "" if ahead == count else " and level with the rest"
         return f"{name} is ahead of {_part(ahead, count)} {others} on the mean over seeds{rest}."
@@ -106,11 +129,17 @@ def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     gap = results.bench.gap
     if gap is None or not tables.gap or tables.gap[0].label != gap.ceiling:
         return ()
-    size = tables.gap[0].gain.mean
-    seeds = tables.gap[0].gain.n
-    shares = [(row.label, row.share) for row in tables.gap if row.share]
+    gain = tables.gap[0].gain
+    size = gain.mean
+    seeds = gain.n
     if size <= 0:
         return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}.",)
+    if gain.interval is not None and not gain.is_clear:
+        return (
+            f"Size is not shown to pay here: {gap.ceiling} minus {gap.floor} is {size:.1f} points"
+            f" ({gain.interval.low:.1f} to {gain.interval.high:.1f}), so shares of it say little.",
+        )
+    shares = [(row.label, row.share) for row in tables.gap if row.share]
     recovered = "; ".join(
         f"{label} {share.mean:.2f}{'' if share.n == seeds else f' ({share.n} of {seeds} seeds)'}"
         for label, share in sorted(shares, key=lambda named: -named[1].mean)

@@ -48,7 +48,7 @@ def has_level_radar(tables: Tables) -> bool:
 
 def level_radar(results: BenchResults, tables: Tables) -> Figure:
     """Draw the accuracy of clients' own models, a spoke per capability level, of variants that have all levels."""
-    levels = {row.level: row.ratio for row in tables.levels}
+    levels = {row.level for row in tables.levels}
     figure, (axes,) = multiples(
         "Own models by capability level", subtitle(results), 1, height=4.6, subplot_kw={"projection": "polar"}
     )
@@ -58,7 +58,7 @@ def level_radar(results: BenchResults, tables: Tables) -> Figure:
     lowest = 100.0
     for variant in results.finished:
         means = {row.level: row.after.mean for row in tables.levels if row.label == variant.label}
-        if means.keys() != levels.keys():
+        if means.keys() != levels:
             continue
         values = [means[level] for level in sorted(levels)]
         name = line_name(variant)
@@ -77,13 +77,17 @@ def level_radar(results: BenchResults, tables: Tables) -> Figure:
         )
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [f"level {level}\n(ratio {levels[level]:g})" for level in sorted(levels)])
+    axes.set_xticks(angles, [_spoke(level, results.level_ratios.get(level)) for level in sorted(levels)])
     axes.tick_params(axis="x", pad=14)
     axes.set_ylim(bottom=max(0.0, 10 * np.floor(lowest / 10) - 10))
     axes.set_rlabel_position(180 / len(levels))
     handles, names = axes.get_legend_handles_labels()
     below_legend(figure, handles, names, f"{ACCURACY} after a last local round, mean over seeds")
     return figure
+
+
+def _spoke(level: int, ratio: float | None) -> str:
+    return f"level {level}" if ratio is None else f"level {level}\n(ratio {ratio:g})"
 
 
 def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure:

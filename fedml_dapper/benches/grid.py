@@ -35,6 +35,8 @@ from fedml_dapper.config.found_files import Search, with_found_files, with_found
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.names import check_names
+from fedml_dapper.files.listing import listing_digest
+from fedml_dapper.fleet import find_device
 from fedml_dapper.methods import METHODS
 from fedml_dapper.tasks import TOP_1, build_task
 
@@ -163,13 +165,24 @@ def folder_name(settings: Settings) -> str:
     if args.levels.budgets is not None:
         values["dapper_args"]["levels"].pop("ratios")  # which follow from them, once the run has begun
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
-    if settings.data_args.dataset == FOLDER and settings.data_args.data_cache_dir is not None:
-        values["data_args"]["data_cache_dir"] = settings.data_args.data_cache_dir.name  # it says which pictures
+    if pictures := _which_data(settings, named):
+        values["data_args"]["data_cache_dir"] = pictures
     values = named_by_source(values, named)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
     data = short_name(settings.data_args.dataset)
     method = short_name(args.method)
     return f"{data}-{method}-{digest}-seed{settings.common_args.random_seed}"
+
+
+def _which_data(settings: Settings, named: Mapping[str, str]) -> str | None:
+    """What a folder of a user's own data adds to a cell's name, without the place where it lies; None where the data
+    are a suite's, which are the same anywhere."""
+    folder = settings.data_args.data_cache_dir
+    if folder is None:
+        return None
+    if settings.data_args.dataset == FOLDER:
+        return f"{folder.name} {listing_digest(folder)}" if folder.is_dir() else folder.name
+    return folder.name if "data_args.dataset" in named else None  # the user's code may write into it, too
 
 
 def load_bench(name: str) -> Bench:
@@ -207,6 +220,8 @@ def _extended(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any],
     values = read_yaml(path)
     if "experiment" in values:
         values["experiment"] = str(_experiment(str(values["experiment"]), path))
+    if isinstance(values.get("device"), str) and (path.parent / values["device"]).is_file():
+        values["device"] = str(path.parent.absolute() / values["device"])
     files = [path]
     extended = values.pop("extends", None)
     added = values.pop("more_variants", None)
@@ -274,10 +289,12 @@ def cells(
     """Return all cells, seed by seed, so that an interrupted queue has every variant with the first seeds.
 
     Raises:
-        ConfigError: The bench lacks the profile, or settings or task do not fit.
+        ConfigError: The bench lacks the profile, or its device's, or settings or task do not fit.
     """
     if profile not in bench.profiles:
         raise ConfigError(f"bench {bench.name} has no profile `{profile}`{did_you_mean(profile, bench.profiles)}")
+    if bench.device is not None:
+        find_device(bench.device, f"bench {bench.name}, device")
     machine = {"using_gpu": device == "cuda", "precision": precision, "threads": threads}
     experiment = SHIPPED / bench.experiment
     folders = (*bench.folders, experiment.parent)
@@ -298,8 +315,22 @@ def cells(
             values: dict[str, Any] = {}
             for layer in layers:
                 values = merge(values, layer)
-            chosen.append(Cell(variant, seed, _checked(values, folders, f"bench {bench.name}, {variant.label}")))
+            where = f"bench {bench.name}, {variant.label}"
+            chosen.append(Cell(variant, seed, _checked(values, folders, where)))
+            _check_statistic(bench.statistic, chosen[-1].settings, where)
     return chosen
+
+
+def _check_statistic(statistic: Statistic, settings: Settings, where: str) -> None:
+    """Check that the cell measures what the bench's tables are about."""
+    evaluation = settings.dapper_args.evaluation
+    needed = {
+        "personal": ("personal", bool(evaluation.personal)),
+        "unseen": ("unseen_domain", evaluation.unseen_domain is not None),
+    }
+    key, is_there = needed.get(statistic, ("", True))
+    if not is_there:
+        raise ConfigError(f"{where}: statistic `{statistic}` wants dapper_args.evaluation.{key}")
 
 
 def _of_method(name: str) -> Mapping[str, Any]:

@@ -18,12 +18,7 @@ class LevelNeed(Record):
 
     demand: Demand
     num_samples: float
-    """Samples of the level's clients, mean; 0 where it has none."""
-
-    @property
-    def macs(self) -> float:
-        """Multiply-accumulates of a round on the samples of such a client."""
-        return self.demand.round_macs * self.num_samples
+    """Samples of the level's clients in this seed, mean; 0 where it has none."""
 
 
 class Needs(Record):
@@ -49,7 +44,11 @@ class Needs(Record):
             ),
         )
 
-    def seconds_on(self, device: DeviceProfile) -> dict[int, float]:
-        """Return the seconds of a round's local training on ``device``, by level."""
+    def macs_on(self, num_samples: float) -> dict[int, float]:
+        """Return the multiply-accumulates of a round on so many samples, by level."""
+        return {one.demand.level: one.demand.round_macs * num_samples for one in self.levels}
+
+    def seconds_on(self, device: DeviceProfile, num_samples: float) -> dict[int, float]:
+        """Return the seconds of a round's local training on so many samples, by level, on ``device``."""
         speed, _ = device.speed_for(self.network, self.family)
-        return {one.demand.level: training_seconds(one.demand, speed, 1) * one.num_samples for one in self.levels}
+        return {one.demand.level: training_seconds(one.demand, speed, 1) * num_samples for one in self.levels}

@@ -26,13 +26,19 @@ class Standing:
     name: str
     title: str
     finished: int
+    set_otherwise: bool
+    """Whether settings were changed (``--set``) in cells that are counted."""
     planned: int
     """Number of cells that the bench has as it is declared today."""
 
     @property
     def state(self) -> str:
-        """State of the bench in a word or two."""
-        return "not run" if not self.finished else "complete" if self.finished == self.planned else "partly"
+        """State of the bench in a few words."""
+        if not self.finished:
+            return "not run"
+        if self.finished < self.planned:
+            return "partly"
+        return "complete, with other settings" if self.set_otherwise else "complete"
 
 
 def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
@@ -41,13 +47,16 @@ def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
     A cell counts as it is declared today, or as it was when the bench was started there, in another precision or with
     other settings.
     """
-    chosen = cells(bench, profile)
-    folders = {(cell.variant.label, cell.seed): {cell.folder} for cell in chosen}
+    declared = {(cell.variant.label, cell.seed): cell.folder for cell in cells(bench, profile)}
+    done = {cell for cell, name in declared.items() if _is_finished(store / CELLS_NAME / name)}
+    set_otherwise = False
     if (store / bench.name / MANIFEST_NAME).is_file():
-        for begun in read_manifest(store / bench.name).cells:
-            folders.get((begun.variant, begun.seed), set()).add(begun.folder)
-    finished = sum(any(map(_is_finished, (store / CELLS_NAME / name for name in names))) for names in folders.values())
-    return Standing(bench.name, bench.title, finished, len(folders))
+        begun = read_manifest(store / bench.name)
+        left = (cell for cell in begun.cells if (cell.variant, cell.seed) in declared.keys() - done)
+        others = {(cell.variant, cell.seed) for cell in left if _is_finished(store / CELLS_NAME / cell.folder)}
+        set_otherwise = bool(others and begun.overrides)
+        done |= others
+    return Standing(bench.name, bench.title, len(done), set_otherwise, len(declared))
 
 
 def standings(profile: ProfileName, store: Path) -> list[Standing]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from fedml_dapper.benches.cell import is_finished
+from fedml_dapper.benches.cell import HELD, is_finished
 from fedml_dapper.benches.grid import Cell, folder_name
 from fedml_dapper.benches.room import Room
 from fedml_dapper.config import Settings, check, read_yaml, with_places_of
@@ -45,6 +46,8 @@ class Outcome:
 
     failed: dict[str, Path] = field(default_factory=dict)
     """Cell's name -> the log with the reason."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Names of the cells that another queue is running."""
     stopped: bool = False
     """Whether the time was up before the last cell was finished."""
 
@@ -76,18 +79,23 @@ def run_queue(
     for folder, cell in folders.items():
         _check_settings(folder, cell)
     waiting = [folder for folder in folders if not is_finished(folder)]
-    rounds_before = sum(map(_rounds, folders))
+    rounds = {folder: _rounds(folder) for folder in folders}
+    rounds_before = sum(rounds.values())
     running: dict[Path, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < _at_a_time(jobs, sum(map(_rounds, folders)) - rounds_before, running):
+            while waiting and len(running) < _at_a_time(jobs, sum(rounds.values()) - rounds_before, running):
                 folder = waiting.pop(0)
                 running[folder] = _start(folder, folders[folder])
             time.sleep(_POLL_S)
+            rounds |= {folder: _rounds(folder) for folder in running}  # of the others none is added
             for folder in [folder for folder, process in running.items() if process.poll() is not None]:
-                if running.pop(folder).returncode != 0:
+                code = running.pop(folder).returncode
+                if code == HELD:
+                    outcome.elsewhere.append(_name(folders[folder]))
+                elif code != 0:
                     outcome.failed[_name(folders[folder])] = folder / LOG_NAME
-            tell(_progress(folders, running, rounds_before, time.monotonic() - started))
+            tell(_progress(folders, rounds, running, rounds_before, time.monotonic() - started))
             if max_seconds is not None and time.monotonic() - started > max_seconds:
                 outcome.stopped = bool(waiting or running)
                 break
@@ -122,7 +130,8 @@ def _settings(folder: Path, cell: Cell) -> Settings:
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
     if cell.folder != folder.name:
         raise ConfigError(
-            f"{cell.variant.label}: its code or weights have changed since this bench began; give the command once more"
+            f"{cell.variant.label}: its code, weights or pictures have changed since this bench began; give the command"
+            " once more"
         )
     folder.mkdir(parents=True, exist_ok=True)
     settings = _settings(folder, cell)
@@ -132,7 +141,9 @@ def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
         check_plain(folder / LOG_NAME)
     with (folder / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder)], stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder), str(os.getpid())],
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
 
 
@@ -143,10 +154,14 @@ def _at_a_time(jobs: int | Room, gained: int, running: Collection[Path]) -> int:
 
 
 def _progress(
-    folders: dict[Path, Cell], running: dict[Path, subprocess.Popen[bytes]], rounds_before: int, seconds: float
+    folders: Mapping[Path, Cell],
+    rounds: Mapping[Path, int],
+    running: Collection[Path],
+    rounds_before: int,
+    seconds: float,
 ) -> Progress:
     total = sum(cell.settings.train_args.comm_round for cell in folders.values())
-    done = sum(map(_rounds, folders))
+    done = sum(rounds.values())
     gained = done - rounds_before
     return Progress(
         cells_done=sum(is_finished(folder) for folder in folders),

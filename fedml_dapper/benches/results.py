@@ -38,7 +38,7 @@ class FinishedCell:
 
 @dataclass(frozen=True)
 class OpenCell:
-    """A cell that no table may use yet, and the reason."""
+    """A cell that no table may use yet, or with care alone, and the reason."""
 
     variant: str
     seed: int
@@ -128,6 +128,15 @@ class BenchResults:
     def profile_note(self) -> str:
         return self.bench.profiles[self.manifest.profile].note
 
+    @property
+    def level_ratios(self) -> dict[int, float | None]:
+        """Capability levels and their ratios; None where these differ, as those that were solved for do."""
+        found: dict[int, set[float]] = {}
+        for cell in self.cells:
+            for footprint in cell.run.footprints:
+                found.setdefault(footprint.level, set()).add(footprint.ratio)
+        return {level: min(ratios) if len(ratios) == 1 else None for level, ratios in sorted(found.items())}
+
     def counterpart(self, variant: Variant) -> str | None:
         """Return the label of the variant that ``variant`` is compared with, seed by seed; None for a reference itself.
 
@@ -168,13 +177,16 @@ def has_other_cells(folder: Path, declared: Manifest) -> bool:
     return any(is_finished(folder.parent / CELLS_NAME / name) for name in others)
 
 
-def load_results(folder: Path) -> BenchResults:
+def load_results(folder: Path, manifest: Manifest | None = None) -> BenchResults:
     """Read the bench in ``folder`` and its cells' ledgers. A cell that cannot be read counts as open, with its reason.
+
+    ``manifest`` is what the bench was started as, which by default the folder says; another command may have started
+    it as something else meanwhile.
 
     Raises:
         DataError: There is no bench.
     """
-    manifest = read_manifest(folder)
+    manifest = manifest or read_manifest(folder)
     store = folder.parent / CELLS_NAME
     read = {name: _read(store / name) for name in dict.fromkeys(cell.folder for cell in manifest.cells)}
     open_ = []

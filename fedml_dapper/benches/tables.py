@@ -98,13 +98,16 @@ class DeviceRow(Record):
 
 
 class NeedsRow(Record):
-    """What a round costs a client of each level under one variant, in the first of its cells that says so."""
+    """What a round costs a client of each level under one variant, on as many samples in all rows and levels.
+
+    So they differ by what is trained, and not by who has how many samples in which seed.
+    """
 
     label: str
     memory_bytes: dict[int, int]
     """Capability level -> counted peak of training. Levels that do not train are missing."""
     macs: dict[int, float]
-    """Capability level -> multiply-accumulates of a round, on such a client's samples."""
+    """Capability level -> multiply-accumulates of a round."""
     seconds: dict[int, float]
     """Capability level -> seconds of local training on the bench's device; empty where it names none."""
 
@@ -146,6 +149,8 @@ class Tables(Record):
     """The device that the seconds of ``needs`` are of."""
     needs: tuple[NeedsRow, ...] = ()
     """Rows of the variants whose cells say what a round costs."""
+    needs_samples: float | None = None
+    """Samples that ``needs`` are of: the mean over all clients of all cells."""
     gap: tuple[GapRow, ...] = ()
     """Rows of a bench with a :class:`Gap`."""
     times: tuple[TimeRow, ...] = ()
@@ -155,6 +160,8 @@ class Tables(Record):
     submodels: tuple[SubmodelRow, ...]
     """Rows of the variants whose clients are sent slim models."""
     missing: tuple[OpenCell, ...]
+    diverged: tuple[OpenCell, ...] = ()
+    """Finished cells in which something was not finite, which are compared all the same."""
     versions: tuple[str, ...]
 
     @property
@@ -173,6 +180,7 @@ def build_tables(results: BenchResults) -> Tables:
     chosen = honest(results)
     bench = results.bench
     column = headline(results.bench.statistic)
+    samples = _mean_samples(results)
     read = {variant.label: _by_seed(variant.cells, chosen.read, column.key) for variant in results.finished}
     return Tables(
         bench=bench.name,
@@ -192,12 +200,19 @@ def build_tables(results: BenchResults) -> Tables:
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
         devices=tuple(found for variant in results.finished if (found := _devices(variant))),
         device=bench.device,
-        needs=tuple(needs for variant in results.finished if (needs := _needs(variant, bench.device))),
+        needs=tuple(needs for variant in results.finished if (needs := _needs(variant, bench.device, samples))),
+        needs_samples=samples,
         gap=gap_rows(bench.gap, read) if bench.gap is not None else (),
         times=time_rows(results.finished, [column.key for column in shown]),
         equal_s=shortest_s(results.finished),
         submodels=tuple(row for variant in results.finished if (row := _submodels(variant))),
         missing=results.open,
+        diverged=tuple(
+            OpenCell(variant.label, seed, cell.summary.not_finite)
+            for variant in results.finished
+            for seed, cell in variant.cells.items()
+            if cell.summary.not_finite
+        ),
         versions=tuple(sorted({cell.run.version for cell in results.cells})),
     )
 
@@ -285,16 +300,22 @@ def _with_adjusted_p(rows: list[AccuracyRow], key: str, results: BenchResults, r
     return [row.model_copy(update={"adjusted_p": adjusted.get(row.label)}) for row in rows]
 
 
-def _needs(variant: VariantResults, device: str | None) -> NeedsRow | None:
+def _mean_samples(results: BenchResults) -> float | None:
+    """Training samples of a client, over all clients of all finished cells; None where no cell is finished."""
+    counts = [client.num_samples for cell in results.cells for client in cell.run.clients]
+    return fmean(counts) if counts else None
+
+
+def _needs(variant: VariantResults, device: str | None, samples: float | None) -> NeedsRow | None:
     diagnoses = (cell.diagnosis for cell in variant.cells.values())
     needs = next((each.needs for each in diagnoses if each is not None and each.needs is not None), None)
-    if needs is None:
+    if needs is None or samples is None:
         return None
     return NeedsRow(
         label=variant.label,
         memory_bytes={one.demand.level: one.demand.memory_bytes for one in needs.levels},
-        macs={one.demand.level: one.macs for one in needs.levels},
-        seconds={} if device is None else needs.seconds_on(find_device(device, "device")),
+        macs=needs.macs_on(samples),
+        seconds={} if device is None else needs.seconds_on(find_device(device, "device"), samples),
     )
 
 

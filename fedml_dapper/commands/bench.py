@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.process.extras import need
 
 if TYPE_CHECKING:
-    from fedml_dapper.benches.queue import Progress
+    from fedml_dapper.benches.queue import Outcome, Progress
     from fedml_dapper.benches.room import Room
 
 _LINE_EVERY_S = 30.0
@@ -59,6 +58,7 @@ def bench(
     A bench is a grid of methods and seeds on one experiment. Its cells run side by side, each on one thread. Killed or
     stopped at any moment, the same command goes on where it was; cells that two benches share are run once.
     """
+    began = time.monotonic()
     from fedml_dapper.benches.bench_report import write_bench_report
     from fedml_dapper.benches.bench_terminal import terminal_table
     from fedml_dapper.benches.grid import Manifest, cells, check_weights, load_bench, with_entrants
@@ -70,8 +70,9 @@ def bench(
     from fedml_dapper.files.atomic import written_whole
 
     console = Console(stderr=True)
+    store = output or Path("benches") / profile
     if listing or name is None:
-        for one in standings(profile, output or Path("benches") / profile):
+        for one in standings(profile, store):
             click.echo(f"{one.name:24} {one.state:8} {one.finished:3} of {one.planned:3}  {one.title}")
         return
     if not report_only:
@@ -82,11 +83,12 @@ def bench(
         parse_override(changes, override)
     asked = None if seeds is None else read_seeds(seeds)
     chosen = cells(declared, profile, seeds=asked, device=device, precision=precision, overrides=changes)
-    store = output or Path("benches") / profile
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
     as_declared = asked is None and not entrants and not changes and precision == "fp32"
+    shown: Manifest | None = manifest
     if report_only and as_declared and has_other_cells(folder, manifest):
+        shown = None
         console.print(
             "note: cells that were run with other settings, precision or rows are shown; --seeds shows today's alone",
             soft_wrap=True,
@@ -104,13 +106,20 @@ def bench(
         console.print(f"{declared.title}: {len(chosen)} cells, {how_many} at a time, below {store}", soft_wrap=True)
         if slow := slow_precision(device == "cuda", precision):
             console.print(f"note: {slow}", soft_wrap=True)
-        seconds = None if max_minutes is None else max_minutes * 60
+        seconds = None if max_minutes is None else max(0.0, max_minutes * 60 - (time.monotonic() - began))
         with _Display(console) as display:
             outcome = run_queue(chosen, store / CELLS_NAME, jobs=at_a_time, max_seconds=seconds, tell=display.update)
-    Console().print(terminal_table(load_results(folder)))
-    click.echo(f"Report: {write_bench_report(folder).absolute()}")
+    Console().print(terminal_table(load_results(folder, shown)))
+    click.echo(f"Report: {write_bench_report(folder, shown).absolute()}")
     if outcome.stopped:
         click.echo(f"Stopped after {max_minutes:g} minutes; the same command goes on from here.")
+    _tell_of_others(outcome)
+
+
+def _tell_of_others(outcome: Outcome) -> None:
+    """Say which cells have no result by this command, and exit with 1 where one failed."""
+    for cell in outcome.elsewhere:
+        click.echo(f"{cell} is being run by another command; its result will be there once that is done.")
     for cell, log in outcome.failed.items():
         click.echo(f"fedml-dapper: {cell} failed; {log} says why", err=True)
     if outcome.failed:
@@ -119,8 +128,9 @@ def bench(
 
 def _at_a_time(device: Device) -> int | Room:
     from fedml_dapper.benches.room import Room, free_on_gpu, is_gpu_shared
+    from fedml_dapper.federation.workers.parallelism import available_cores
 
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     return Room(free_on_gpu, cores, shared=is_gpu_shared()) if device == "cuda" else cores
 
 

@@ -1,7 +1,10 @@
+import json
 import re
 
 import pytest
 
+from fedml_dapper.benches.bench_report import write_bench_report
+from fedml_dapper.benches.bench_terminal import terminal_table
 from fedml_dapper.benches.claims import claims
 from fedml_dapper.benches.grid import Published, Variant
 from fedml_dapper.benches.results import load_results
@@ -50,6 +53,29 @@ def test_some_clear_some_not(three_methods):
     _, second, *_ = said(three_methods([60, 70, 80], [55, 65.1, 75], [62, 60, 80]))
 
     assert second.endswith("for 1 of 2. Behind Ours: FedAvg. For the others the seeds do not settle it.")
+
+
+def test_level_with_the_only_other(store):
+    folder = store.bench(["Ours", "FedAvg"], seeds=(1,))
+    for label in ("Ours", "FedAvg"):
+        store.cell(label, 1, [50, 60, 60])
+    assert said(folder)[0] == "Ours is level with the only other on the mean over seeds."
+
+
+def test_a_run_that_diverged_is_said_before_all_else(store):
+    folder = store.bench(["FedAvg", "Ours"], seeds=(1, 2, 3))
+    for seed in (1, 2, 3):
+        store.cell("FedAvg", seed, [50, 60 + seed, 60])
+        cell = store.cell("Ours", seed, [50, 70, 5])
+        if seed > 1:
+            lines = (cell / "ledger.jsonl").read_text().splitlines()
+            last = json.loads(lines[3]) | {"model_is_finite": False, "not_finite": [0]}
+            (cell / "ledger.jsonl").write_text("\n".join([*lines[:3], json.dumps(last), *lines[4:]]) + "\n")
+    first, second, *_ = said(folder)
+    assert first == "NOT FINITE at some time, and compared all the same by the rounds that were: Ours (seeds 2, 3)."
+    assert second.startswith("FedAvg is")
+    assert "Ours, seed 2: In round 3, client 0 sent values" in write_bench_report(folder).read_text()
+    assert "NOT FINITE" in str(terminal_table(load_results(folder)).caption)
 
 
 def test_behind_the_only_other(store):

@@ -31,6 +31,17 @@ def test_variants_are_compared_in_the_time_of_the_shortest_run(folder) -> None:
     assert fedavg.waiting.mean == 0.5
 
 
+@pytest.mark.nightly
+def test_a_seed_that_was_not_tested_in_equal_time_is_missed(store) -> None:
+    folder = store.bench(["FedAvg", "Quick"], seeds=(1, 2), rounds=3)
+    for seed, slow in ((1, 100.0), (2, 200.0)):
+        store.cell("FedAvg", seed, [52, 64, 76], round_s=slow)
+        store.cell("Quick", seed, [40, 48, 58], round_s=40.0)
+    assert build_tables(load_results(folder)).times[0].at_equal_time["global"].n == 1
+    page = write_bench_report(folder).read_text(encoding="utf-8")
+    assert page.count("<small>1 of 2 seeds</small>") == 3
+
+
 def test_time_to_an_accuracy_is_that_of_the_seeds_that_got_there(folder) -> None:
     fedavg, quick = build_tables(load_results(folder)).times
     assert {target: found.mean for target, found in fedavg.reached.items()} == {50: 100, 60: 200, 70: 300}

@@ -27,6 +27,17 @@ def test_where_size_does_not_pay_nothing_is_divided():
     assert gap_rows(Gap(**GAP), {"Ours": {1: 47.0}}) == ()
 
 
+def test_a_gap_that_may_be_none_is_not_shared_out(store):
+    folder = store.bench(["FedAvg", "Small", "Ours"], seeds=(1, 2), gap=GAP)
+    for seed, fedavg in ((1, 48), (2, 41)):
+        for label, top in (("FedAvg", fedavg), ("Small", 44), ("Ours", 47)):
+            store.cell(label, seed, [10, 20, top], validation=[1, 2, 3])
+    results = load_results(folder)
+    said = " ".join(claims(results, build_tables(results)))
+    assert "Size is not shown to pay here: FedAvg minus Small is 0.5 points (-44.0 to 45.0)" in said
+    assert "as a share" not in said
+
+
 @pytest.mark.nightly
 def test_page_and_claims_say_what_is_recovered(store):
     folder = store.bench(["FedAvg", "Small", "Ours", "Worse"], seeds=(1, 2), gap=GAP)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,7 +341,39 @@ def test_mistakes(write_bench: WriteBench) -> None:
         ConfigError, match=r"mine, FedAvg: benches compare Top-1 accuracy \(%\), and its task goes for mean"
     ):
         cells(load_bench(write_bench()), "small", overrides={"train_args": {"task": "segmentation"}})
+    for statistic, key in (("personal", "personal"), ("unseen", "unseen_domain")):
+        with pytest.raises(ConfigError, match=rf"statistic `{statistic}` wants dapper_args\.evaluation\.{key}"):
+            cells(load_bench(write_bench(statistic=statistic)), "small")
+    with pytest.raises(ConfigError, match=r"bench mine, device: no profile `raspbery_pi_4`; did you mean"):
+        cells(load_bench(write_bench(device="raspbery_pi_4")), "small")
     assert SHIPPED.is_dir()
+
+
+def test_a_device_may_be_a_file_beside_the_bench(write_bench: WriteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Path(write_bench(device="board.yaml"))
+    shutil.copy(SHIPPED / "devices" / "raspberry_pi_4.yaml", bench.parent / "board.yaml")
+    found = load_bench(str(bench))
+    monkeypatch.chdir("/")
+    assert cells(found, "small")
+
+
+def test_other_pictures_are_other_cells(write_bench: WriteBench, tmp_path: Path) -> None:
+    """Wherever a folder lies; a suite's data are the same anywhere."""
+    names = []
+    for place, pictures in (("v1", 1), ("v2", 2), ("v3", 1)):
+        folder = tmp_path / place / "pictures"
+        folder.mkdir(parents=True)
+        for number in range(pictures):
+            (folder / f"{number}.png").write_bytes(b"x" * (1 + number))
+        data = {"dataset": "folder", "data_cache_dir": str(folder)}
+        [cell, *_] = cells(load_bench(write_bench()), "small", overrides={"data_args": data})
+        names.append(cell.folder)
+    assert names[0] == names[2] != names[1]
+    of_suite = [
+        cells(load_bench(write_bench()), "small", overrides={"data_args": {"data_cache_dir": str(tmp_path / place)}})
+        for place in ("v1", "v2")
+    ]
+    assert of_suite[0][0].folder == of_suite[1][0].folder
 
 
 def test_a_cell_whose_levels_have_budgets_keeps_its_name_once_it_has_begun(write_bench: WriteBench) -> None:

@@ -43,14 +43,16 @@ def test_they_are_those_of_the_method_and_of_the_clients_samples() -> None:
     assert tuple(one.demand for one in found.levels) == demands(experiment.method)
     of_level = [profile.num_samples for profile in experiment.profiles if profile.level == 2]
     assert found.levels[1].num_samples == sum(of_level) / len(of_level)
-    assert found.levels[1].macs == found.levels[1].demand.round_macs * found.levels[1].num_samples
+    assert found.macs_on(7)[2] == found.levels[1].demand.round_macs * 7
     assert Needs.model_validate_json(found.model_dump_json()) == found
 
 
 def test_seconds_are_those_of_every_network_of_a_step() -> None:
     device = find_device("raspberry_pi_4")
     speed, _ = device.speed_for("any", "convolutions")
-    assert NEEDS.seconds_on(device)[1] == pytest.approx(100 * 2 * (speed.seconds(1_000_000) + speed.seconds(500_000)))
+    assert NEEDS.seconds_on(device, 70)[1] == pytest.approx(
+        70 * 2 * (speed.seconds(1_000_000) + speed.seconds(500_000))
+    )
 
 
 def test_a_bench_says_what_each_level_needs_and_how_long_it_takes_where(store: Any) -> None:
@@ -60,11 +62,14 @@ def test_a_bench_says_what_each_level_needs_and_how_long_it_takes_where(store: A
         store.cell("FedAvg", seed, [50, 60, 55], validation=[1, 2, 3], diagnosed=True)  # of an earlier version
     tables = build_tables(load_results(folder))
     [row] = tables.needs
-    assert (row.label, row.memory_bytes, row.macs) == ("Ours", {1: 30_000_000, 2: 20_000_000}, {1: 3e8, 2: 3e8})
-    assert row.seconds == NEEDS.seconds_on(find_device("raspberry_pi_4"))
+    assert (row.label, row.memory_bytes) == ("Ours", {1: 30_000_000, 2: 20_000_000})
+    assert tables.needs_samples == 60  # of every client, whatever those of a level have in the first seed
+    assert row.macs == pytest.approx({1: 60 * 3e6, 2: 60 * 3e6})
+    assert row.seconds == NEEDS.seconds_on(find_device("raspberry_pi_4"), 60)
     page = write_bench_report(folder).read_text()
     assert "<h2>What a client of each level needs</h2>" in page
     assert "<strong>raspberry_pi_4</strong>" in page
+    assert "Each on 60 samples, the mean of all clients." in page
 
 
 def test_a_level_has_a_ratio_where_all_variants_have_the_same(store: Any) -> None:

@@ -55,6 +55,10 @@ def test_cells_of_a_bench_that_was_started_with_other_settings_count(tmp_path: P
             (tmp_path / CELLS_NAME / name).rmdir()
         ledger(tmp_path / CELLS_NAME / name, rounds=3, planned=3)
     assert standing(bench, "small", tmp_path).finished == 2
+    for name in begun[2:]:
+        if not (tmp_path / CELLS_NAME / name).exists():
+            ledger(tmp_path / CELLS_NAME / name, rounds=3, planned=3)
+    assert standing(bench, "small", tmp_path).state == "complete, with other settings"
 
 
 @pytest.mark.nightly

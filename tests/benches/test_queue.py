@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedml_dapper.benches import queue
-from fedml_dapper.benches.cell import is_finished
+from fedml_dapper.benches.cell import LOCK_NAME, ORPHANED, is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
@@ -23,6 +23,7 @@ from fedml_dapper.benches.room import Room
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME, build_experiment
 from fedml_dapper.federation.run_folder.ledger import count_rounds
+from fedml_dapper.files.locks import locked
 
 from ..holding import held_before
 from ..waiting import wait_until
@@ -147,7 +148,7 @@ def test_a_method_that_is_edited_while_others_run_ends_the_queue(tmp_path: Path)
     def edit(progress: Progress) -> None:
         (tmp_path / "own" / "own.py").write_text(OWN + "# another one")
 
-    with pytest.raises(ConfigError, match="Own: its code or weights have changed since this bench began"):
+    with pytest.raises(ConfigError, match="Own: its code, weights or pictures have changed since this bench began"):
         run(chosen, tmp_path / "store", jobs=1, tell=edit)
     assert not (tmp_path / "store" / chosen[1].folder).exists()
 
@@ -205,6 +206,38 @@ def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: P
     assert "no images of domain" in outcome.failed["dapperfl, seed 1"].read_text()
     assert is_finished(tmp_path / sound.folder)
     assert not is_finished(tmp_path / broken.folder)
+
+
+def test_a_cell_that_another_queue_has_finished_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    [first, second] = tiny_cells(rounds=1)
+    ledger = tmp_path / second.folder / LEDGER_NAME
+    finished = list[str]()
+
+    def tell(progress: Progress) -> None:
+        if not finished:
+            run([second], tmp_path)
+            finished.append(ledger.read_text())
+
+    outcome, _ = run([first, second], tmp_path, jobs=1, tell=tell)
+    assert (outcome.failed, outcome.elsewhere) == ({}, [])
+    assert ledger.read_text() == finished[0]
+
+
+@pytest.mark.long
+def test_a_cell_that_another_queue_is_running_has_not_failed(tmp_path: Path) -> None:
+    [cell] = tiny_cells(rounds=1, methods=("fedavg",))
+    folder = tmp_path / cell.folder
+    folder.mkdir()
+    with locked(folder / LOCK_NAME, 0):
+        outcome, _ = run([cell], tmp_path)
+    assert (outcome.failed, outcome.elsewhere) == ({}, ["fedavg, seed 1"])
+
+
+def test_a_cell_whose_queue_is_gone_before_it_looks_ends_at_once(tmp_path: Path) -> None:
+    gone = subprocess.run(
+        [sys.executable, "-m", "fedml_dapper.benches.cell", str(tmp_path), "0"], cwd=ROOT, check=False, timeout=60
+    )
+    assert gone.returncode == ORPHANED
 
 
 @pytest.mark.nightly
