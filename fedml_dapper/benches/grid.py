@@ -124,6 +124,12 @@ class Bench(Section):
     """Sections laid over the experiment for a method that is added to its rows (:func:`with_entrants`)."""
 
     @rule
+    def _seeds(self) -> Iterator[str]:
+        for name, profile in self.profiles.items():
+            if len(set(profile.seeds)) < len(profile.seeds):
+                yield f"profiles.{name}.seeds: one is there twice"
+
+    @rule
     def _labels(self) -> Iterator[str]:
         labels = [variant.label for variant in self.variants]
         if len(set(labels)) != len(labels):

@@ -92,7 +92,7 @@ _VALIDATION = HonestReading(
 _LAST_FIVE = HonestReading(
     last_five,
     "mean of the last five tested rounds",
-    "The data keep no validation images that a round could be chosen on, so nothing is chosen: the mean of each run's"
+    "Not every run has validation images that a round could be chosen on, so nothing is chosen: the mean of each run's"
     " last five tested rounds.",
 )
 

@@ -333,6 +333,8 @@ def test_mistakes(write_bench: WriteBench) -> None:
         load_bench(write_bench(reference="FedAvgg"))
     with pytest.raises(ConfigError, match="two variants have the same label"):
         load_bench(write_bench(variants=[{"label": "FedAvg", "method": "fedavg"}] * 2))
+    with pytest.raises(ConfigError, match="seeds: one is there twice"):
+        load_bench(write_bench(profiles={"small": {"seeds": [1, 1], "note": "twice"}}))
     with pytest.raises(ConfigError, match="no profile `paper`"):
         cells(load_bench(write_bench()), "paper")
     with pytest.raises(ConfigError, match=r"bench mine, FedAvg: unknown key `comm_rounds` in train_args"):
