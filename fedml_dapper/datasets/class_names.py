@@ -25,9 +25,12 @@ def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[s
             else numbers.
 
     Raises:
-        DataError: Data sets state different names, or a part has a label beyond the last class.
+        DataError: Data sets state different names, or a part has a label beyond the last class, or numbers that mean
+            other classes than the names that were asked for, as where a folder lacks a class.
     """
     labelled = [one.labels for one in parts if one.labels is not None]
+    if asked is not None:
+        _check_numbers(where, parts, asked)
     stated = asked if asked is not None else _stated_by_all(where, parts)
     if stated is None:
         return _numbered(count_classes(where, labelled))
@@ -39,6 +42,35 @@ def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[s
             " they count from 0 (data_args.classes says how many)"
         )
     return classes
+
+
+def _check_numbers(where: str, parts: Sequence[Items], asked: int | Sequence[str]) -> None:
+    """Raise :class:`DataError` where data sets count some of the same classes otherwise.
+
+    A data set that has some of the classes numbers those that it has: where one is missing, all later numbers differ.
+    """
+    known = dict[str, tuple[str, ...]]()
+    if not isinstance(asked, int):
+        known["data_args.classes"] = tuple(asked)
+    for source in (source for one in parts for source in one.sources):
+        try:
+            names = _names(source.stated("classes"))
+        except DataError:  # the classes that were asked for take the place of those that it cannot state
+            continue
+        for place, others in known.items():
+            if names is not None and _counts_otherwise(names, others):
+                raise DataError(
+                    f"{where}: {source.name} states the classes {_listed(names)} and {place} {_listed(others)}, so a"
+                    " number means one class here and another there; give all data sets the numbers of one list"
+                )
+        if names is not None:
+            known.setdefault(source.name, names)
+
+
+def _counts_otherwise(names: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether one of two lists is part of the other, and a name that both have stands at two places."""
+    is_part = set(names) < set(others) or set(others) < set(names)
+    return is_part and any(name in others and others.index(name) != place for place, name in enumerate(names))
 
 
 def note_on_names(parts: Sequence[Items]) -> str | None:

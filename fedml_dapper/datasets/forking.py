@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import random
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.items import Items
 from fedml_dapper.datasets.loaded import LoadedClient
 
-_HARMLESS = (Tensor, np.ndarray, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_HARMLESS = (Tensor, np.ndarray, type, BuiltinFunctionType, ModuleType)
 """Kinds of values that can be forked: they lie in memory, however large, or are code. Tensors and arrays are not worth
 a copy, and not all code can be pickled."""
 _GO_ON = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
@@ -42,16 +42,43 @@ def tied_to_this_process(division: Division) -> str | None:
 def _what_ties(source: object) -> str | None:
     """Return what in a data set cannot be forked: a generator, or something that cannot be pickled, such as a file."""
     try:
-        _Probe(io.BytesIO(), protocol=5).dump(source)
+        _Probe().dump(source)
     except Exception as error:  # noqa: BLE001  # the user's objects raise what they like, all of it means no
         return f"{type(source).__name__} holds something that only one process can use: {' '.join(str(error).split())}"
     return None
 
 
 class _Probe(pickle.Pickler):
-    """A pickler that looks through all that an object holds, and writes nothing of what is harmless."""
+    """A pickler that looks through all that an object holds, and writes nothing of what is harmless.
+
+    Of a function it looks through what it keeps from where it was made, of a method through its object.
+    """
+
+    def __init__(self, seen: set[int] | None = None) -> None:
+        super().__init__(io.BytesIO(), protocol=5)
+        self._seen = set[int]() if seen is None else seen
+        """Functions and objects of methods that are looked through already, which may hold themselves."""
 
     def persistent_id(self, found: Any) -> str | None:
         if isinstance(found, _GO_ON):
             raise TypeError(f"a {type(found).__name__} of its own")
-        return "harmless" if isinstance(found, _HARMLESS) else None
+        if isinstance(found, FunctionType | MethodType):
+            self._look_through(found)
+            return "looked through"
+        if isinstance(found, _HARMLESS):
+            return "harmless"
+        kept = getattr(found, "__dict__", None)
+        if isinstance(kept, dict) and any(isinstance(value, io.IOBase) for value in kept.values()):
+            raise TypeError("an open file")  # which the object's own pickling may leave out
+        return None
+
+    def _look_through(self, code: FunctionType | MethodType) -> None:
+        whole = code.__self__ if isinstance(code, MethodType) else code
+        if id(whole) in self._seen:
+            return
+        self._seen.add(id(whole))
+        if isinstance(whole, FunctionType):
+            cells = [cell.cell_contents for cell in whole.__closure__ or () if cell != CellType()]
+            _Probe(self._seen).dump([cells, whole.__defaults__, whole.__kwdefaults__])
+        else:
+            _Probe(self._seen).dump(whole)

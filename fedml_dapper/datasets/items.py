@@ -106,7 +106,7 @@ class Items(Samples):
 
     @property
     def first(self) -> Batch:
-        with _seeded_everywhere(0):
+        with seeded_everywhere(0):
             return self._collated(self.places[:1])
 
     def take(self, indices: Tensor) -> Items:
@@ -159,7 +159,7 @@ class Items(Samples):
         """The batch at ``places`` on the device; what the data sets draw for it is drawn from ``seed``."""
         batch = self._looked_up(places)
         if batch is None:
-            with _seeded_everywhere(seed):
+            with seeded_everywhere(seed):
                 batch = self._collated(places)
         return self._moved(batch)
 
@@ -335,7 +335,7 @@ def describe_user_error(error: BaseException) -> str:
 
 
 @contextmanager
-def _seeded_everywhere(seed: int) -> Iterator[None]:
+def seeded_everywhere(seed: int) -> Iterator[None]:
     """Start the global generators of torch, numpy and Python from ``seed``, and restore them afterwards."""
     before_python = random.getstate()
     before_numpy = np.random.get_state()

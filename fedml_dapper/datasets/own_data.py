@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,11 +24,21 @@ from fedml_dapper.config.section import shown
 from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names, note_on_order
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike, unread_in
+from fedml_dapper.datasets.items import (
+    Items,
+    MapStyle,
+    Source,
+    describe_user_error,
+    input_form,
+    seeded_everywhere,
+    unlike,
+    unread_in,
+)
 from fedml_dapper.datasets.own_samples import MERGING
 from fedml_dapper.datasets.padding import is_sequence
 from fedml_dapper.datasets.readable import hindrance, say_unreadable
 from fedml_dapper.datasets.rows import inputs_in_memory, part_of
+from fedml_dapper.datasets.samples import Samples
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
@@ -61,6 +71,7 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
         *(note for domain in domains for note in domain.notes),
         note_on_names(parts) if args.classes is None else None,
         note_on_order(parts, args.classes) if isinstance(args.classes, tuple) else None,
+        _note_on_augmentation(domains, args),
         note_on_missing(parts if args.partition in MERGING else [_items_of(domain) for domain in domains], classes),
     ]
     return Suite(
@@ -71,6 +82,28 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
         swap_in_missing_classes=False,
         notes=tuple(note for note in notes if note is not None),
     )
+
+
+def _note_on_augmentation(domains: Sequence[Domain], args: DataArgs) -> str | None:
+    """Return a warning where samples that are held out keep the transform of training, or the other way round."""
+    if args.partition not in MERGING and args.validation_share is None:
+        return None
+    for domain in domains:
+        transforms = [_transforms(samples) for samples in (domain.train, domain.test)]
+        if transforms[0] and transforms[0] != transforms[1]:
+            return (
+                f"domain {domain.name}: its training items have a transform that its test items have not, and keep it"
+                " where they are held out to validate or test on (validation_share, or partition"
+                f" {' or '.join(MERGING)}); where it augments, so are those"
+            )
+    return None
+
+
+def _transforms(samples: Samples) -> list[object]:
+    """What a data set applies to its items, as torchvision's call it."""
+    assert isinstance(samples, Items)
+    found = [source.stated(key) for source in samples.sources for key in ("transform", "transforms")]
+    return [each for each in found if each is not None]
 
 
 def _called(load: Load, name: str, args: DataArgs) -> object:
@@ -84,7 +117,8 @@ def _called(load: Load, name: str, args: DataArgs) -> object:
     except TypeError as error:
         raise ConfigError(f"data_args.arguments: {name}{inspect.signature(load)}: {error}") from error
     try:
-        return load(**arguments)
+        with seeded_everywhere(0):  # each process that calls it has the same split
+            return load(**arguments)
     except DapperError:
         raise
     except USER_CODE_ERRORS as error:

@@ -186,10 +186,18 @@ def _check_parts(root: Path, domain: FoundDomain) -> None:
 
 
 def _parts(folder: Path) -> list[tuple[PartName, Path]]:
-    """The folders ``train/``, ``valid/`` (for training too), ``val/`` and ``test/`` of ``folder``, or all of it."""
+    """The folders ``train/``, ``valid/`` (for training too), ``val/`` and ``test/`` of ``folder``, or all of it.
+
+    Their names may have capitals.
+    """
     names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
-    parts = [(part, folder / name) for name, part in names.items() if (folder / name).is_dir()]
+    there = {inside.name.lower(): inside for inside in sorted(folder.iterdir()) if inside.is_dir()}
+    parts = [(part, there[name]) for name, part in names.items() if name in there]
     return parts or [("all", folder)]
+
+
+_NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluation")
+"""Names of folders that are parts of the pictures, called otherwise than they have to be."""
 
 
 def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
@@ -208,6 +216,11 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
         raise DataError(
             f"{folder}: no pictures in <domain>/<class>/ or <class>/ folders; supported are"
             f" {', '.join(sorted(SUFFIXES))} and .npz files from `fedml-dapper data pack`"
+        )
+    if parts := [name for name in domains if name.lower() in _NO_DOMAINS]:
+        raise DataError(
+            f"{folder / parts[0]}: is that a domain, or a part of the pictures? Parts are called train, val and test;"
+            " call it one of these, or give the domain another name"
         )
     empty = [name for name in names if name not in domains]
     if empty:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.items import seeded_everywhere
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
@@ -144,8 +145,9 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
     """
     key = f"data_args.partition: {name}"
     try:
-        dealt = deal(suite, num_clients, seed)
-        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # it may return anything
+        with seeded_everywhere(seed):
+            dealt = deal(suite, num_clients, seed)
+            holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # it may return anything
     except DapperError:
         raise
     except USER_CODE_ERRORS as error:

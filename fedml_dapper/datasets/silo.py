@@ -9,7 +9,7 @@ from fedml_dapper.datasets.batches import ClientSamples, ClientTests, TestSample
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.partition import FEWEST, too_few
-from fedml_dapper.datasets.suites import PUBLISHED, find_recipe, load_suite
+from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, find_recipe, load_suite
 from fedml_dapper.errors import ConfigError
 
 
@@ -21,6 +21,7 @@ def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
         DataError: Images are missing or damaged.
     """
     _check_classes(args)
+    _check_preprocessing(args)
     place = args if silo.data_cache_dir is None else args.model_copy(update={"data_cache_dir": silo.data_cache_dir})
     known = find_recipe(place) or load_suite(place)
     names = [domain.name for domain in known.domains]
@@ -38,15 +39,29 @@ def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
 def load_server(args: DataArgs) -> Suite:
     """Load the suite with all its domains where ``data_args.data_cache_dir`` is set, else without any."""
     _check_classes(args)
+    _check_preprocessing(args)
     return load_suite(args, only=None if args.data_cache_dir is not None else ())
 
 
 def _check_classes(args: DataArgs) -> None:
     """Require ``classes`` in the settings, which all processes share, if the suite does not fix them."""
-    if args.dataset not in PUBLISHED and args.classes is None:
+    if args.dataset in PUBLISHED:
+        return
+    are_given = isinstance(args.classes, tuple) if args.dataset == FOLDER else args.classes is not None
+    if not are_given:  # a number says nothing of the order, and each folder has one of its own
         raise ConfigError(
             "data_args.classes: silos that hold data of their own need it; list the names of the classes, the same"
             " everywhere"
+        )
+
+
+def _check_preprocessing(args: DataArgs) -> None:
+    """Require that pictures become inputs in the same way everywhere."""
+    recipe = find_recipe(args) if args.dataset in PUBLISHED or args.dataset == FOLDER else None
+    if recipe is not None and recipe.measured_on is not None:
+        raise ConfigError(
+            "data_args.normalisation: silos that hold data of their own would each measure other pictures; choose"
+            " imagenet or none, the same everywhere"
         )
 
 

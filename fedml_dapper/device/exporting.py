@@ -116,11 +116,11 @@ def _about(rebuilt: Rebuilt, product: Product, changes: tuple[str, ...], files: 
 
 
 def _level_of(rebuilt: Rebuilt, parameters: int) -> int | None:
-    """Return the capability level whose model has so many parameters; None for a whole model."""
+    """Return the capability level whose model has so many parameters; None for a whole model, or where several have."""
     ratios = rebuilt.method.problem.ratios
-    fitting = (
+    fitting = [
         level
         for level, ratio in enumerate(ratios, start=1)
         if ratio > 0 and rebuilt.method.slims and rebuilt.method.footprint(ratio).parameters == parameters
-    )
-    return next(fitting, None)
+    ]
+    return fitting[0] if len(fitting) == 1 else None

@@ -81,6 +81,8 @@ class NothingKept:
 class _About(Record):
     round: int
     """The last round that the memory knows of."""
+    client: int | None = None
+    """Whose it is; None in files of earlier versions."""
     experiment: str
     """Digest of the experiment's settings."""
     values: dict[str, JsonValue]
@@ -109,6 +111,8 @@ class DeviceFolder:
         self._origin = origin_of(experiment)
         self._digest = SharedSettings.of_experiment(experiment).digest
         self._folder = folder
+        self._recalled: int | None = None
+        """The last round that a recalled memory knows of, until a model has come."""
 
     def recall(self, client_id: int) -> None:
         """Take over what an earlier process of this experiment remembered for the client; otherwise begin anew."""
@@ -124,11 +128,25 @@ class DeviceFolder:
         if about.experiment != self._digest:
             LOGGER.warning("%s is of another experiment, and this device begins without a memory", path)
             return
+        if about.client not in (None, client_id):
+            LOGGER.warning("%s is of another silo, and this device begins without a memory", path)
+            return
+        self._recalled = about.round
         self._clients.memories[client_id] = Memory(tensors, dict(about.values))
         LOGGER.info("this device goes on with what it remembers of round %d", about.round)
 
     def received(self, downlink: Downlink) -> None:
-        """Keep the model that the client uses, given what it was sent."""
+        """Keep the model that the client uses, given what it was sent.
+
+        A memory from a later round is another run's of the same settings, and is given up.
+        """
+        if self._recalled is not None and downlink.round < self._recalled:
+            LOGGER.warning(
+                "what this device remembers is of round %d, and the server is at round %d, as in a new run; the device"
+                " begins without a memory", self._recalled, downlink.round,
+            )  # fmt: skip
+            self._clients.memories.pop(downlink.client_id, None)
+        self._recalled = None
         model = self._clients.personal_model(downlink)
         kept = filled_channels(self._experiment.method.problem.layout, model)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +191,9 @@ class DeviceFolder:
         memory = self._clients.memories.get(downlink.client_id, Memory())
         if not memory.tensors and not memory.values:
             return
-        about = _About(round=downlink.round, experiment=self._digest, values=dict(memory.values))
+        about = _About(
+            round=downlink.round, client=downlink.client_id, experiment=self._digest, values=dict(memory.values)
+        )
         self._folder.mkdir(parents=True, exist_ok=True)
         write_tensors(memory.tensors, {_ABOUT: about.model_dump_json()}, self._folder / MEMORY_NAME)
 

@@ -11,7 +11,7 @@ import torch
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.device.keeping import KEPT_MODEL_NAME
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.run_folder.model_file import load_model, read_model
+from fedml_dapper.federation.run_folder.model_file import rebuild
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,16 @@ def predict_offline(folder: Path, pictures: Sequence[Path]) -> list[Answer]:
         DataError: There is no model yet, or a picture is missing or damaged.
     """
     path = kept_model(folder)
-    origin = read_model(path).origin
-    if origin is None or origin.preprocessing is None or not origin.classes:
-        raise ConfigError(f"{path}: this model names no classes of pictures")
-    model = load_model(path)
+    rebuilt = rebuild(path)
+    origin = rebuilt.origin
+    task = rebuilt.method.problem.task.name
+    if task != "classification" or origin.preprocessing is None or not origin.classes:
+        raise ConfigError(f"{path}: this model, of task {task}, names no classes of pictures")
     found = []
     for picture in pictures:
         pixels = read_picture(picture, origin.preprocessing.input_size)[None]
         with torch.no_grad():
-            shares = model(origin.preprocessing.evaluate(pixels))[0].softmax(dim=0)
+            shares = rebuilt.model(origin.preprocessing.evaluate(pixels))[0].softmax(dim=0)
         probability, label = torch.max(shares, dim=0)
         found.append(Answer(picture, origin.classes[int(label)], float(probability)))
     return found

@@ -24,7 +24,7 @@ from fedml_dapper.export.quantisation import INT8, INT8_NAME, calibration_batche
 from fedml_dapper.export.subjects import Subject
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.adapters import merged
+from fedml_dapper.models.adapters import has_adapters, merged
 from fedml_dapper.process.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
 from fedml_dapper.pruning.filled import filled_channels
@@ -169,5 +169,7 @@ class Exporter:
         else:
             cost = method.footprint(subject.ratio)
             parameters, macs = cost.parameters, cost.macs
-        size = (parameters, macs)
-        return size_when_merged(method.problem.layout, method.problem.widths(subject.ratio), size)
+        layout = method.problem.layout
+        if not has_adapters(layout.tensors):  # a method that cuts in depth has levels that no widths come to
+            return parameters, macs
+        return size_when_merged(layout, method.problem.widths(subject.ratio), (parameters, macs))

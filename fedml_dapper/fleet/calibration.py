@@ -27,6 +27,7 @@ from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, St
 from fedml_dapper.inputs import mapped, tensors_of
 from fedml_dapper.methods import ClientProfile, Method, Pass
 from fedml_dapper.methods.contract.local_training import new_optimizer
+from fedml_dapper.process.memory_limit import narrowest_limit
 from fedml_dapper.process.provenance import machine
 from fedml_dapper.process.rss import peak_extra_bytes, resident_bytes
 
@@ -70,7 +71,7 @@ def calibrate(build: Callable[[], Method[Any]], model: ModelArgs) -> DeviceProfi
     return DeviceProfile(
         description=f"this machine: {machine()}",
         sources={SOURCE: Source(title="fedml-dapper calibrate", address="measured on the machine itself")},
-        memory_mb=_measured(round(_all_memory() / 1e6), "all of the machine's"),
+        memory_mb=_all_memory(),
         runtime_mb=_measured(round(max(before for before, _ in measured.values()) / 1e6), "resident before training"),
         memory_factor=_measured(round(factor, 3), "peak of the largest step, of two levels the larger; at least 1"),
         speeds=(speed,),
@@ -169,5 +170,10 @@ def _zeros(batch_size: int, example: Tensor) -> Tensor:
     return zeros.contiguous(memory_format=torch.channels_last if is_image else torch.contiguous_format)
 
 
-def _all_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _all_memory() -> Figure:
+    """What a process may have here: all of the machine's, or what a limit leaves of it."""
+    of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = narrowest_limit()
+    if limit is not None and limit < of_machine:
+        return _measured(round(limit / 1e6), "the limit of this process, or of its cgroup")
+    return _measured(round(of_machine / 1e6), "all of the machine's")

@@ -26,6 +26,12 @@ def memory_left(cgroups: Path = _CGROUPS) -> MemoryLeft | None:
     return min(bounds, key=lambda found: found.bytes, default=None)
 
 
+def narrowest_limit(cgroups: Path = _CGROUPS) -> int | None:
+    """Return how many bytes this process may have in all, by its own limits and its cgroup's; None without limits."""
+    own = [soft for _, soft, _ in _limits_of_process()]
+    return min([*own, *(limit for limit, _ in _limits_of_cgroup(cgroups))], default=None)
+
+
 def _of_machine() -> list[MemoryLeft]:
     if not _MACHINE.exists():
         return []
@@ -33,20 +39,32 @@ def _of_machine() -> list[MemoryLeft]:
 
 
 def _of_process() -> list[MemoryLeft]:
-    """Limits of data (RLIMIT_DATA) and of addresses (RLIMIT_AS), less what the process has of each."""
+    """Limits of the process, less what it has of each."""
+    return [
+        MemoryLeft(max(0, soft - _kib(_OWN_STATUS, taken)), f"the limit {name} of this process")
+        for name, soft, taken in _limits_of_process()
+    ]
+
+
+def _limits_of_process() -> list[tuple[str, int, str]]:
+    """Name, limit and key of what is taken, of data (RLIMIT_DATA) and of addresses (RLIMIT_AS), where there is one."""
     if not _OWN_STATUS.exists():
         return []
-    limits = (("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData"), ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize"))
-    found = []
-    for name, kind, taken in limits:
-        soft, _ = resource.getrlimit(kind)
-        if soft != resource.RLIM_INFINITY:
-            found.append(MemoryLeft(max(0, soft - _kib(_OWN_STATUS, taken)), f"the limit {name} of this process"))
-    return found
+    kinds = (("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData"), ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize"))
+    limits = [(name, resource.getrlimit(kind)[0], taken) for name, kind, taken in kinds]
+    return [each for each in limits if each[1] != resource.RLIM_INFINITY]
 
 
 def _of_cgroup(cgroups: Path) -> list[MemoryLeft]:
     """Limits of the process's cgroup and those around it, less what they hold; pages of files can be dropped."""
+    return [
+        MemoryLeft(max(0, limit - held), "the limit of this process's cgroup")
+        for limit, held in _limits_of_cgroup(cgroups)
+    ]
+
+
+def _limits_of_cgroup(cgroups: Path) -> list[tuple[int, int]]:
+    """Limits of the process's cgroup and those around it, each with what is held there and cannot be dropped."""
     if not _OWN_CGROUP.exists():
         return []
     found = []
@@ -58,16 +76,15 @@ def _of_cgroup(cgroups: Path) -> list[MemoryLeft]:
     return found
 
 
-def _of_folders(top: Path, path: str, limit_name: str, held_name: str) -> list[MemoryLeft]:
-    """Return what the cgroup at ``path`` below ``top`` leaves, and those around it."""
+def _of_folders(top: Path, path: str, limit_name: str, held_name: str) -> list[tuple[int, int]]:
+    """Return limit and held bytes of the cgroup at ``path`` below ``top``, and of those around it."""
     inside = top / path.lstrip("/")
     found = []
     for folder in (inside, *(one for one in inside.parents if one.is_relative_to(top))):
         limit = _number(folder / limit_name)
         held = _number(folder / held_name)
         if limit is not None and held is not None:
-            left = limit - held + _file_pages(folder / "memory.stat")
-            found.append(MemoryLeft(max(0, left), "the limit of this process's cgroup"))
+            found.append((limit, held - _file_pages(folder / "memory.stat")))
     return found
 
 

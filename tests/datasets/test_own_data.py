@@ -280,6 +280,59 @@ def test_a_cache_dir_goes_to_a_function_that_takes_it(tmp_path: Path) -> None:
     assert suite_of(tmp_path, body, data_cache_dir=tmp_path / "here").domains[0].name == "a"
 
 
+SPLIT = """
+def load():
+    whole = TensorDataset(torch.arange(100.0)[:, None], torch.arange(100) % 2)
+    return {"a": random_split(whole, [80, 20])}
+"""
+
+
+def test_what_a_function_draws_is_the_same_in_every_process(tmp_path: Path) -> None:
+    tests = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        [domain] = suite_of(tmp_path, SPLIT).domains
+        tests.append(next(iter(domain.test.batches(20))).inputs.flatten().tolist())
+        assert torch.initial_seed() == seed
+    assert tests[0] == tests[1] != sorted(tests[0])
+
+
+def test_transforms_that_held_out_items_keep_are_said(tmp_path: Path) -> None:
+    body = """
+class Shots(TensorDataset): transform = None
+class Flipped(Shots): transform = "flips"
+def load(kind=Flipped): return {"a": tuple(each(torch.rand(20, 3), torch.arange(20) % 2) for each in (kind, Shots))}
+def plain(): return load(Shots)
+"""
+    for asked, is_said in (
+        ({"partition": "dirichlet", "dirichlet_alpha": 1.0}, True), ({"validation_share": 0.1}, True), ({}, False),
+    ):  # fmt: skip
+        notes = suite_of(tmp_path, body, **asked).notes
+        assert any("domain a: its training items have a transform" in note for note in notes) == is_said
+    plain = load_suite(DataArgs(dataset=f"{tmp_path / 'my_data.py'}:plain", validation_share=0.1))
+    assert not any("have a transform" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [(("circle", "square", "triangle"), "data_args.classes circle, square, triangle"), (3, "circle, square, triangle")],
+)
+def test_a_domain_that_lacks_a_class_and_numbers_the_others_is_refused(
+    tmp_path: Path, asked: Any, message: str
+) -> None:
+    body = """
+class Shapes(TensorDataset): classes = ["circle", "square", "triangle"]
+class Fewer(TensorDataset): classes = ["circle", "triangle"]
+def load():
+    parts = lambda kind, classes: kind(torch.rand(12, 3), torch.arange(12) % classes)
+    return {"a": (parts(Shapes, 3), parts(Shapes, 3)), "b": (parts(Fewer, 2), parts(Fewer, 2))}
+"""
+    with pytest.raises(DataError, match=rf"states the classes circle, triangle and .*{message}, so a number means"):
+        suite_of(tmp_path, body, classes=asked)
+    counted_alike = body.replace('["circle", "triangle"]', '["circle", "square"]')
+    assert len(suite_of(tmp_path, counted_alike, classes=asked).classes) == 3
+
+
 @pytest.mark.parametrize(
     ("dealt", "message"),
     [

@@ -202,6 +202,14 @@ def test_normalisation_is_imagenets_or_measured_on_training_pictures_or_none(tmp
     assert of(normalisation="none") == (0, 1)
 
 
+def test_parts_may_have_capitals(tmp_path: Path) -> None:
+    for name in ("cod", "eel"):
+        fill(tmp_path / "sea" / "Train" / name, 6)
+        fill(tmp_path / "sea" / "Test" / name, 3)
+    [domain] = load(tmp_path / "sea").domains
+    assert (domain.name, len(domain.train), len(domain.test)) == ("sea", 12, 6)
+
+
 def test_stratified_takes_one_of_two_and_none_of_one() -> None:
     train, test = stratified(torch.tensor([0, 1, 1, 2, 2, 2, 2, 2]), "abc", "d", 0.2)
     assert len(test) == 2
@@ -230,6 +238,7 @@ def _put(folder: str) -> Callable[[Path], None]:
         (lambda root: (root / "sea" / "asp").mkdir(), "sea/asp: a class folder without pictures"),
         (_rename("air/test", "air/tests"), "air has no test pictures; add test/"),
         (_rename("air/train", "air/training"), "air has test/ but no train/"),
+        (_rename("sea", "Testing"), "Testing: is that a domain, or a part of the pictures"),
         (_put("air/test/asp"), "class asp has no training pictures in any domain"),
         (_put("sea"), "sea/ holds pictures and air/ holds folders"),
         (lambda root: (root / "bog").mkdir(), "bog: an empty folder"),
@@ -291,8 +300,13 @@ def test_silos_with_folders_of_their_own_agree_on_stated_classes(tmp_path: Path)
     silo, server = load_silo(shared, place), load_server(shared)
     assert [domain.name for domain in silo.domains] == ["north"]
     assert (server.domains, server.classes, server.example.shape) == ((), silo.classes, silo.example.shape)
-    with pytest.raises(ConfigError, match=r"data_args.classes: silos .* need it"):
-        load_silo(shared.model_copy(update={"classes": None}), place)
+    for unsaid in (None, 3):
+        with pytest.raises(ConfigError, match=r"data_args.classes: silos .* need it"):
+            load_silo(shared.model_copy(update={"classes": unsaid}), place)
+    measured = shared.model_copy(update={"normalisation": "measured"})
+    for refused in (lambda: load_silo(measured, place), lambda: load_server(measured)):
+        with pytest.raises(ConfigError, match=r"data_args.normalisation: silos .* measure other pictures"):
+            refused()
     fill(tmp_path / "mine" / "yak")
     with pytest.raises(DataError, match=r"class yak is not in data_args.classes"):
         load_silo(shared, place)

@@ -18,7 +18,7 @@ from fedml_dapper.device import keeping
 from fedml_dapper.device.conversation import Conversation
 from fedml_dapper.device.keeping import ANSWER_NAME, MEMORY_NAME, DeviceFolder
 from fedml_dapper.device.offline import predict_offline
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Memory, Upload
@@ -26,6 +26,7 @@ from fedml_dapper.pruning import DENSE
 from fedml_dapper.secure_grpc import AnyMessage, Message
 
 from ..platform.processes import Silos
+from ..tasks.test_segmentation import segmentation
 from ..waiting import wait_until
 from .conftest import NUM_DEVICES, Devices
 
@@ -78,6 +79,32 @@ def test_a_memory_comes_back_as_it_was(experiment: Experiment, tmp_path: Path) -
     assert found.tensors["drift/a"].equal(torch.arange(3.0))
 
 
+@pytest.mark.parametrize(("asked", "is_kept"), [(1, False), (5, True), (6, True)])
+def test_a_memory_of_a_later_round_is_another_run_s(
+    experiment: Experiment, tmp_path: Path, asked: int, is_kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that begins anew, with the same settings, asks for round 1."""
+    before = ClientSide(experiment)
+    before.memories[0] = Memory({}, {"rounds": 5})
+    DeviceFolder(experiment, before, tmp_path).heard(Downlink(5, 0, {}, DENSE))
+    clients = ClientSide(experiment)
+    folder = DeviceFolder(experiment, clients, tmp_path)
+    folder.recall(0)
+    folder.received(Downlink(asked, 0, dict(experiment.method.problem.backbone.state_dict()), DENSE))
+    assert (clients.memories.get(0, Memory()).values == {"rounds": 5}) == is_kept
+    assert ("as in a new run" in caplog.text) != is_kept
+
+
+def test_a_memory_of_another_silo_is_said_and_left(
+    experiment: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = ClientSide(experiment)
+    clients.memories[3] = Memory({}, {"rounds": 2})
+    DeviceFolder(experiment, clients, tmp_path).heard(Downlink(2, 3, {}, DENSE))
+    assert remembered(experiment, tmp_path).values == {}
+    assert "is of another silo, and this device begins without a memory" in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["cut", "other experiment"])
 def test_a_memory_of_no_use_is_said_and_left(
     experiment: Experiment,
@@ -116,6 +143,14 @@ def test_the_newest_model_names_classes_without_a_server(experiment: Experiment,
     assert 1 / experiment.num_classes <= answer.probability <= 1
     with pytest.raises(DataError, match=r"1.png: not a readable picture"):
         predict_offline(tmp_path, [tmp_path / "1.png"])
+
+
+def test_a_model_of_another_task_names_no_classes(tmp_path: Path) -> None:
+    experiment = segmentation("method=fedavg")
+    weights = experiment.method.problem.backbone.state_dict()
+    DeviceFolder(experiment, ClientSide(experiment), tmp_path).received(Downlink(1, 0, dict(weights), DENSE))
+    with pytest.raises(ConfigError, match=r"this model, of task .*, names no classes of pictures"):
+        predict_offline(tmp_path, [tmp_path / "0.png"])
 
 
 # An answer that was not delivered

@@ -10,6 +10,7 @@ import torch
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export import Exporter, adapt, calibrated, choose
 from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
+from fedml_dapper.federation.run_folder.model_file import load_model
 from fedml_dapper.methods import ClientContext
 
 from ..grids import first_and_drawn
@@ -46,6 +47,16 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
     assert choose(run, level=1).level == 1
     with pytest.raises(ConfigError, match="trains the full model on everyone and has none for devices of level 4"):
         choose(run, level=4)
+
+
+@pytest.mark.long
+def test_a_level_in_depth_that_no_widths_come_to_is_exported(tmp_path: Path) -> None:
+    """Of this network the narrowest channels have 11.7 % of the parameters, and its first stages fewer."""
+    depth = ("method=depthfl", "model=resnet10", "width=8", "ratios=[0.0, 0.5, 0.9]", "ratio_of=parameters")
+    run = finish(tmp_path / "run", *depth)
+    subject = choose(run, level=3)
+    card = Exporter(run, ("safetensors",)).export(subject, tmp_path / "out")
+    assert card.about.parameters == sum(parameter.numel() for parameter in subject.model.parameters())
 
 
 @pytest.mark.nightly
@@ -172,3 +183,14 @@ def test_networks_that_a_format_cannot_hold_are_refused(tmp_path: Path, name: st
     with pytest.raises(ConfigError, match=message):
         exporter.export(choose(run), out)
     assert sorted(file.name for file in tmp_path.iterdir() if file.name not in ("net.py", "run", "__pycache__")) == []
+
+
+@pytest.mark.long
+def test_an_exported_file_tells_no_paths(tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text("def rule(fleet):\n    return [1 for _ in fleet.devices]\n")
+    start = finish(tmp_path / "first", "width=8", "method=fedavg").folder / "global_model.safetensors"
+    rule = f"dapper_args.levels.assignment={tmp_path / 'rule.py'}:rule"
+    run = finish(tmp_path / "run", "width=8", "method=dapperfl", rule, f"model_args.weights={start}")
+    Exporter(run, ("safetensors",)).export(choose(run), tmp_path / "out")
+    assert str(tmp_path).encode() not in (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert load_model(tmp_path / "out" / "model.safetensors")

@@ -247,6 +247,14 @@ HOLDING = """
 import numpy as np
 from torch.utils.data import Dataset
 
+class Noise:
+    def __init__(self): self.drawn = np.random.default_rng(0)
+    def apply(self, values): return values
+
+class Lazy:
+    def __init__(self): self.file = open(__file__)
+    def __getstate__(self): return {}
+
 class Holding(Dataset):
     transform = staticmethod(lambda values: values)
     def __init__(self):
@@ -264,6 +272,10 @@ def load(): return {"a": (Holding(), Holding())}
     [
         ("open(__file__)", "TextIOWrapper"),
         ("np.random.default_rng(0)", "a Generator of its own"),
+        ("Noise().apply", "a Generator of its own"),
+        ("(lambda drawn: lambda index: drawn.random())(np.random.default_rng(0))", "a Generator of its own"),
+        ("Lazy()", "an open file"),
+        ("self.__getitem__", None),
         ("np.zeros(3)", None),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.process import memory_limit
-from fedml_dapper.process.memory_limit import memory_left
+from fedml_dapper.process.memory_limit import memory_left, narrowest_limit
 
 STAT = "anon 700\nactive_file 100\ninactive_file 150\n"
 
@@ -33,6 +33,7 @@ def test_the_narrowest_cgroup_counts_and_pages_of_files_can_be_dropped(cgroups: 
     left = memory_left(cgroups)
     assert left is not None
     assert (left.bytes, left.bound) == (1000 - 900 + 250, "the limit of this process's cgroup")
+    assert narrowest_limit(cgroups) == 1000
 
 
 def test_the_first_version_of_cgroups_counts_too(cgroups: Path) -> None:

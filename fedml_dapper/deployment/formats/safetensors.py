@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Reference
+from fedml_dapper.config.references import ENTRY_POINTS
 from fedml_dapper.deployment.deployed import Deployed
 from fedml_dapper.deployment.formats.contract import Format, Product, Runtime
 from fedml_dapper.federation.run_folder.model_file import CODE, load_model, read_model, save_model
@@ -27,14 +28,18 @@ class SafeTensors(Format):
 
     def write(self, product: Product, path: Path) -> None:
         settings = copy.deepcopy(product.origin.settings)
-        for key in CODE:
-            section, name = key.split(".")
-            reference = Reference.parse(str(settings[section].get(name)))
-            if reference is not None and reference.file is not None and reference.source is not None:
+        settings["model_args"]["weights"] = None  # the file has later ones
+        for key in ENTRY_POINTS:
+            *sections, name = key.split(".")
+            section = settings
+            for each in sections:
+                section = section.get(each, {})  # the origin keeps those that rebuilding needs
+            reference = Reference.parse(str(section.get(name)))
+            if reference is None or reference.file is None:
+                continue
+            if key in CODE and reference.source is not None:
                 shutil.copy(reference.source, path.parent)
-                settings[section][name] = (
-                    f"{reference.file.name}:{reference.name}"  # a relative path, not that on this machine
-                )
+            section[name] = f"{reference.file.name}:{reference.name}"  # a relative path, not that on this machine
         origin = product.origin.model_copy(update={"settings": settings})
         save_model(product.model.state_dict(), path, product.round, origin, product.kept)
 

@@ -145,6 +145,8 @@ class Scoring:
         means = {}
         for domain in (test.domain for test in self._experiment.tests):
             members = [own[profile.client_id] for profile in self._experiment.profiles if profile.domain == domain]
+            if not members:  # a domain of which no client has anything, and so no model of its own
+                continue
             others = {name: fmean(member.others[name] for member in members) for name in members[0].others}
             headlines = [member.headline for member in members]
             losses = [member.loss for member in members]
@@ -186,7 +188,7 @@ class Best:
         headlines = {domain: value.headline for domain, value in figures.items()}
         mean = fmean(headlines.values()) if overall is None else overall
         self.overall = mean if self.overall is None else metric.best((self.overall, mean))
-        self.domain = {
+        self.domain |= {
             domain: metric.best((self.domain.get(domain, value), value)) for domain, value in headlines.items()
         }
         return Scores(
