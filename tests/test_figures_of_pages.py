@@ -24,6 +24,8 @@ DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_
 CARD = "paper_on_h100/table2"
 ADAPTERS = "small/adapters"
 SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
+EXITS, EXITS_DIGITS = "small/exits", "small/exits_digits"
+EXITS_OURS, EXITS_FULL, EXITS_NARROW = "DapperFL-exits", "FedAvg with exits", "width 10 for all, with the same exits"
 PARTS, RATIOS, FEWER, RULES, WIDE, STATISTICS = (
     "small/table3",
     "small/fig3",
@@ -139,6 +141,38 @@ def slim_row(label: str) -> str:
 
 def pacs_row(label: str) -> str:
     return f"| {spread(PACS, label)} | {gap(label)} | {of(PACS, label, 'devices')} | {level(PACS, label, 5)} |"
+
+
+def exits_row(label: str) -> str:
+    """What the global model has, and its lead over ``dapperfl_slim``; devices and the weakest level's model."""
+    lead, models = entry(EXITS, label)["difference"], named(EXITS, "devices", label)
+    figures = (
+        spread(EXITS, label),
+        "-" if lead is None else f"{lead['mean']:.1f} ({range_of(lead)})",
+        "-" if models["worst"] is None else of(EXITS, label, "devices"),
+        level(EXITS, label, 4) if "4" in models["sent"] else "-",
+    )
+    return f"| {' | '.join(figures)} |"
+
+
+def megabytes(label: str) -> str:
+    """What a client of bench `exits` sends in a round."""
+    return f"{named(EXITS, 'cost', label)['bytes_up'] / 1e6:.2f}"
+
+
+def exits_lead(other: str, one: str = EXITS_OURS) -> str:
+    """Points of `dapperfl_exits`, or of ``one``, beyond another variant, over the seeds of both."""
+    lead = paired_difference(by_seed(EXITS, one), by_seed(EXITS, other))
+    assert lead is not None
+    assert lead.interval is not None
+    return f"{lead.mean:.1f} ({lead.interval.low:.1f} to {lead.interval.high:.1f})"
+
+
+def exits_on_digits() -> str:
+    """Points of `dapperfl_exits` beyond `dapperfl_slim` on digits, over the seeds that are run."""
+    lead = paired_difference(by_seed(EXITS_DIGITS, EXITS_OURS), by_seed(EXITS_DIGITS, "DapperFL-slim"))
+    assert lead is not None
+    return f"{lead.mean:.1f}"
 
 
 def adapted_row(label: str) -> str:
@@ -333,6 +367,22 @@ def said() -> dict[str, list[str]]:
             f" {level(PACS, SMALLEST, 5)} |",
             f"`heterofl` {pacs_row('HeteroFL')}",
             f"strong alone | {spread(PACS, 'the strong alone')} | {gap('the strong alone')} | - | - |",
+            *(exits_row(row["label"]) for row in summary(EXITS)["honest"]["rows"]),
+            f"It is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`"
+            f" ({range_of(entry(EXITS, EXITS_OURS)['difference'])}), in every seed, and {exits_lead(dense)} ahead of"
+            " FedAvg's full models.",
+            f"Full models with DepthFL's exits have {of(EXITS, EXITS_FULL)}. A network of width 10 for all, a round of"
+            f" which costs {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's, has {of(EXITS, EXITS_NARROW)} with the same"
+            " exits.",
+            f"It is not told from `dapperfl_exits` ({exits_lead(EXITS_NARROW).replace(' (', ', ')}, sends"
+            f" {megabytes(EXITS_NARROW)} MB a round in place of {megabytes(EXITS_OURS)},",
+            f"which has {level(EXITS, EXITS_OURS, 4)}, where `dapperfl_slim`'s has"
+            f" {level(EXITS, 'DapperFL-slim', 4)}.",
+            f"{exits_on_digits()} points from `dapperfl_slim`'s, and the weakest level's has"
+            f" {level(EXITS_DIGITS, EXITS_OURS, 4)}, where that of `dapperfl_slim` has"
+            f" {level(EXITS_DIGITS, 'DapperFL-slim', 4)}.",
+            f"exits cost FedAvg {-entry(OFFICE, EXITS_FULL)['difference']['mean']:.1f} points there, and"
+            f" {-entry(DIGITS_BUDGETS, EXITS_FULL)['difference']['mean']:.1f} on digits.",
         ],
         "docs/performance.md": [
             f"a dense step takes {timed('step_resnet18', 'time of fp32', **DENSE_BF16)} of its time (ResNet18) or"
@@ -398,6 +448,16 @@ def said() -> dict[str, list[str]]:
             f"costs {of_round('DepthFL', 1)} of FedAvg's with exits, and {of_round('DapperFL-slim', 1)} in"
             f" `dapperfl_slim`, whose third level spends {of_round('DapperFL-slim', 3)}.",
             *(budgets_row(bench, row["label"]) for bench in SUITES for row in summary(bench)["honest"]["rows"]),
+            *(budgets_row(EXITS, row["label"]) for row in summary(EXITS)["honest"]["rows"]),
+            f"is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`, in every seed, and"
+            f" {exits_lead(dense)} ahead of FedAvg.",
+            f"To full models with exits it is {exits_lead(EXITS_FULL)}, over the seeds of both.",
+            f"for {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's round, it is {exits_lead(EXITS_NARROW)}. That one is"
+            f" {exits_lead(dense, EXITS_NARROW)} ahead of FedAvg",
+            f"{of(EXITS_DIGITS, EXITS_OURS)}, which is {exits_on_digits()} from `dapperfl_slim`'s on the same seeds,"
+            f" and {level(EXITS_DIGITS, EXITS_OURS, 4)} at the weakest level, where `dapperfl_slim` has"
+            f" {level(EXITS_DIGITS, 'DapperFL-slim', 4)}.",
+            f"has {level(EXITS, EXITS_OURS, 4)}, `dapperfl_slim`'s {level(EXITS, 'DapperFL-slim', 4)}: only there",
         ],
         "README.md": [
             f"{WEAK} (`digits_offline.yaml`), but the model that its weakest devices run scores"
@@ -495,6 +555,12 @@ def test_what_a_page_says_is_what_came_out(page: str) -> None:
     text = plain(page)
     missing = [sentence for sentence in said()[page] if " ".join(sentence.split()) not in text]
     assert missing == [], f"{page} does not say:\n" + "\n".join(missing)
+
+
+def test_slim_networks_with_exits_gain_in_every_seed() -> None:
+    ours, slim = by_seed(EXITS, EXITS_OURS), by_seed(EXITS, "DapperFL-slim")
+    assert len(ours) == len(slim) == 5
+    assert all(ours[seed] > slim[seed] for seed in slim)
 
 
 @pytest.mark.parametrize("page", OTHERS)

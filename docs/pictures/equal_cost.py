@@ -12,7 +12,6 @@ SUITES = {"small/budgets_office": "Office-Caltech10", "small/budgets_digits": "d
 NAMES = {
     "smallest for all": "smallest network for all",
     "DapperFL-slim": "dapperfl_slim",
-    "DapperFL-exits": "dapperfl_exits",
 }
 """Labels of variants whose name on the pages is another."""
 _WEAKEST = "4"

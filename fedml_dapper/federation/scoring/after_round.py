@@ -188,9 +188,7 @@ class Best:
         headlines = {domain: value.headline for domain, value in figures.items()}
         mean = fmean(headlines.values()) if overall is None else overall
         self.overall = mean if self.overall is None else metric.best((self.overall, mean))
-        of_round = {
-            domain: metric.best((self.domain.get(domain, value), value)) for domain, value in headlines.items()
-        }
+        of_round = {domain: metric.best((self.domain.get(domain, value), value)) for domain, value in headlines.items()}
         self.domain = self.domain | of_round  # a new one, as a checkpoint may hold the last
         return Scores(
             global_accuracy=mean,
