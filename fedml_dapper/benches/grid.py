@@ -171,8 +171,8 @@ def folder_name(settings: Settings) -> str:
     if args.levels.budgets is not None:
         values["dapper_args"]["levels"].pop("ratios")  # which follow from them, once the run has begun
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
-    if pictures := _which_data(settings, named):
-        values["data_args"]["data_cache_dir"] = pictures
+    if data_of_own := _which_data(settings, named):
+        values["data_args"]["data_cache_dir"] = data_of_own
     values = named_by_source(values, named)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
     data = short_name(settings.data_args.dataset)

@@ -82,7 +82,7 @@ class _About(Record):
     round: int
     """The last round that the memory knows of."""
     client: int | None = None
-    """Whose it is; None in files of earlier versions."""
+    """Client that the memory is of, by id; None in files of earlier versions."""
     experiment: str
     """Digest of the experiment's settings."""
     values: dict[str, JsonValue]

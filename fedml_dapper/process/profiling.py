@@ -58,7 +58,7 @@ class Profiler:
         return threading.get_ident() == self._thread
 
     def _charge(self) -> None:
-        if self.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         if self._running:

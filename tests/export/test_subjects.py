@@ -51,7 +51,7 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_level_in_depth_that_no_widths_come_to_is_exported(tmp_path: Path) -> None:
-    """Of this network the narrowest channels have 11.7 % of the parameters, and its first stages fewer."""
+    """A network whose narrowest channels have 11.7 % of all parameters, and whose first stages have fewer."""
     depth = ("method=depthfl", "model=resnet10", "width=8", "ratios=[0.0, 0.5, 0.9]", "ratio_of=parameters")
     run = finish(tmp_path / "run", *depth)
     subject = choose(run, level=3)
