@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fedml_dapper.errors import ProtocolError
@@ -35,12 +37,20 @@ def test_what_cannot_be_is_refused_in_words_for_its_sender(text: str | None, mes
         read_announcement(text, levels=5)
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"num_samples": 3, "headline": NaN}', '{"num_samples": -1}'])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_model_that_diverged_is_measured_as_it_is(loss: float) -> None:
+    said = Measurement(num_samples=3, headline=10.0, loss=loss).as_text()
+    assert str(read_measurement(said, TOP_1).loss) == str(loss)
+    assert math.isnan(read_measurement('{"num_samples": 3, "headline": NaN}', Metric("MAE", "mm")).headline)
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"num_samples": -1}'])
 def test_measurements_that_are_none(text: str | None) -> None:
     with pytest.raises(ProtocolError, match="its measurement is malformed"):
         read_measurement(text, TOP_1)
 
 
-def test_a_share_beyond_all() -> None:
-    with pytest.raises(ProtocolError, match=r"its Top-1 accuracy \(%\) is 1e\+30, outside 0..100"):
-        read_measurement('{"num_samples": 3, "headline": 1e30}', TOP_1)
+@pytest.mark.parametrize(("said", "told"), [("1e30", r"1e\+30"), ("NaN", "nan")])
+def test_a_share_beyond_all(said: str, told: str) -> None:
+    with pytest.raises(ProtocolError, match=rf"its Top-1 accuracy \(%\) is {told}, outside 0..100"):
+        read_measurement(f'{{"num_samples": 3, "headline": {said}}}', TOP_1)

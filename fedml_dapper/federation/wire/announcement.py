@@ -42,7 +42,9 @@ class Announcement(_Statement):
 
 
 class Measurement(_Statement):
-    """Figures of the model that a silo was sent, on the silo's own test samples."""
+    """Figures of the model that a silo was sent, on the silo's own test samples; of one that diverged they are NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")
 
     num_samples: _Count
     headline: float = 0.0
