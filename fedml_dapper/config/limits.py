@@ -5,6 +5,8 @@ from __future__ import annotations
 MAX_SEED = 2**32 - 1
 """Largest seed of numpy's generators, which FedML seeds."""
 MAX_CLIENTS = 1_000_000
+MAX_CLIENTS_WITH_EDGES = 5000
+"""Most clients of an experiment with edges, whose orders name all of them in a header of bounded size."""
 MAX_ROUNDS = 1_000_000
 MAX_EPOCHS = 100_000
 MAX_BATCH = 1_000_000

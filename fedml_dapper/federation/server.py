@@ -60,19 +60,17 @@ class Server(Collector):
         """Edges between this server and some of the silos."""
         self.sums = _secret_sums(experiment, self.state)
         """Secure sums; None where silos send uploads."""
-        private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
+        self._private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
         self.checked_in = _checked_in(experiment, self.attendance)
         """Devices that are there; None where clients stay connected."""
         # those that are there come first: over-selection says how many are at work, some of them since earlier rounds
-        composed = (self.checked_in, self.edges, self._buffered, self._late, private, self.sums)
+        composed = (self.checked_in, self.edges, self._buffered, self._late, self._private, self.sums)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
         self._unread: list[Finding] = []
         """Findings on uploads of the open round, where a GPU would be waited for."""
-        self._finite: dict[int, Tensor] = {}
-        """Whether a client's upload that was taken in the open round is free of NaN and infinity, bool ()."""
         self._opened_at = 0.0
 
     @property
@@ -91,7 +89,6 @@ class Server(Collector):
     def _open_round(self) -> None:
         self._clients = self.attendance.choose(self._features)
         self._unread = []
-        self._finite = {}
         self.state.clients = tuple(self._clients)
         self.state.verdicts = {}
         others = [client_id for feature in self._features for client_id in feature.opening(self._clients)]
@@ -134,9 +131,6 @@ class Server(Collector):
         if counted is None:
             self._round.set_aside(upload.client_id)
             return
-        if self.is_simulation:
-            tensors = (*counted.weights.values(), *counted.extras.values())
-            self._finite[counted.client_id] = all_finite(tensors)
         self._round.take(counted)
 
     def _start_of(self, client_id: int) -> ServerState:
@@ -203,8 +197,9 @@ class Server(Collector):
         return record
 
     def _senders_not_finite(self) -> tuple[int, ...]:
-        finite = fetched(list(self._finite.values()))
-        return tuple(sorted(client_id for client_id, is_fine in zip(self._finite, finite, strict=True) if not is_fine))
+        found = self._round.finite
+        finite = fetched(list(found.values()))
+        return tuple(sorted(client_id for client_id, is_fine in zip(found, finite, strict=True) if not is_fine))
 
     def _usual_now(self) -> UpdateNorms:
         """Return the usual size of uploads, from those of the round before."""
@@ -260,6 +255,15 @@ class Server(Collector):
             feature.resumed(checkpoint.last_record)
         if self._late is not None:
             self._late.late = dict(checkpoint.late)
+
+    def keep_account(self, record: RoundRecord) -> None:
+        """Go on with the privacy account of ``record``, the last round that was written down.
+
+        Where that is later than the restored checkpoint, the rounds between are run again with other noise, and count
+        twice.
+        """
+        if self._private is not None:
+            self._private.resumed(record)
 
     def join(self, client_id: int, announcement: Announcement) -> bool:
         """Note what data and test samples a silo holds; see :meth:`Attendance.join`."""

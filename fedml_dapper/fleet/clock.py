@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.fleet.over_selection import over_selected
 from fedml_dapper.fleet.planning import ClientFit
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
@@ -102,8 +103,7 @@ class VirtualClock:
 
     def chosen(self, wanted: int) -> int:
         """Return how many clients train in a round that wants so many uploads."""
-        # rounded before ceil: in binary, 1.1 * 50 is just above 55
-        return math.ceil(round(self._args.over_selection * wanted, 9))
+        return over_selected(wanted, self._args.over_selection)
 
     def online(self, round_: int, at_s: float, client_ids: Iterable[int]) -> list[int]:
         """Return those of ``client_ids`` whose device is on when ``round_`` begins, ``at_s`` seconds into the run."""

@@ -83,7 +83,7 @@ class ScreenedMean:
         self._uploads.append((WaitingUpload(weights, KeptIndices(plan), unsliced, weight), plan))
 
     def result(self) -> dict[str, Tensor]:
-        """Return the new global tensors, in the dtypes of the previous ones.
+        """Return the new global tensors, in the dtypes of the previous ones, which they are where no upload counts.
 
         Raises:
             ProtocolError: Nothing was added.
@@ -91,6 +91,8 @@ class ScreenedMean:
         if not self._uploads:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
         self.verdicts = self._judge()
+        if not any(verdict.counted for verdict in self.verdicts):
+            return dict(self._previous)
         mean = RecoveringMean(self._previous, self._layout, self._recovery)
         for (upload, plan), verdict in zip(self._uploads, self.verdicts, strict=True):
             if verdict.counted > 0:

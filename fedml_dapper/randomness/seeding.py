@@ -29,6 +29,7 @@ class Stream(Enum):
     AUGMENTATION = "augmentation"
     METHOD = "method"
     TRAINING = "local training"
+    TESTS = "tests of clients' own models"
     SEARCH = "hyper-parameter search"
     CLOCK = "virtual clock"
     AVAILABILITY = "availability of devices"

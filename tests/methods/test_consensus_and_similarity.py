@@ -94,12 +94,12 @@ def test_absent_clients_erasers_stay() -> None:
     assert weights["v"].tolist() == pytest.approx([(3 + 0.119203) / 2, 1.761594 / 2], abs=1e-6)
 
 
-def test_statistics_are_averaged_plainly_and_the_counter_grows_by_all_steps() -> None:
+def test_statistics_are_averaged_plainly_and_the_largest_counter_stays() -> None:
     weights = aggregate(
         state(), upload(0, 1, mean=1.0, steps=9), upload(1, 99, mean=2.0, steps=12), upload(2, 50, mean=6.0, steps=8)
     )
     assert weights["mean"].tolist() == [3]
-    assert (int(weights["steps"]), weights["steps"].dtype) == (7 + 2 + 5 + 1, torch.int64)
+    assert (int(weights["steps"]), weights["steps"].dtype) == (12, torch.int64)
 
 
 def test_local_tensors_are_neither_expected_nor_touched() -> None:

@@ -36,7 +36,7 @@ def test_mistakes_in_method_settings_are_named(tiny_settings: SettingsFactory, o
     [
         (
             ("method=moon", "strict=true"),
-            "levels.strict needs a method that gives no client a larger model than its level's (`moon` trains the full",
+            "levels.strict needs a method that does not train the full model on every client (`moon` trains the full",
         ),
         (
             ("method=fedmp", "scope=official_mask"),

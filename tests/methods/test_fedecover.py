@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Server, build_experiment
-from fedml_dapper.methods import TrainingMetrics, Upload
+from fedml_dapper.methods import MergingAggregation, RecoverAndAverage, TrainingMetrics, Upload
 from fedml_dapper.methods.catalogue.fedecover import FedEcover, count, least
 from fedml_dapper.pruning import PruningPlan
 from fedml_dapper.randomness.seeding import Stream, torch_generator
@@ -153,3 +153,22 @@ def test_plans_follow_from_the_seed(tiny_settings: SettingsFactory) -> None:
         plans.append(method.plan(replace(server.state, clients=(0, 1, 2, 3, 4)), 4))
     assert plans[0].equals(plans[1])
     assert not plans[0].equals(plans[2])
+
+
+def test_sums_of_uploads_count_as_the_uploads_do(tiny_settings: SettingsFactory) -> None:
+    trained = []
+    for is_summed in (False, True):
+        server, method = started(tiny_settings(*FEW, *LEVELS))
+        server.round_clients()
+        answers = [answer(server, client_id) for client_id in range(5)]
+        aggregation, sums = method.aggregation(server.state), RecoverAndAverage(server.state, method.problem, "holders")
+        assert isinstance(aggregation, MergingAggregation)
+        for upload in answers:
+            (sums if is_summed else aggregation).add(upload)
+        if is_summed:
+            aggregation.merge(sums.partial(), [upload.plan for upload in answers])
+        aggregation.close()
+        trained.append(method.trained(server.state))
+    one_by_one, summed = trained
+    assert sum(map(int, one_by_one[GROUP])) == 6 + 4 + 3 + 2 + 1
+    assert all(counts.equal(summed[group]) for group, counts in one_by_one.items())

@@ -57,11 +57,13 @@ def test_each_step_trains_a_width_up_to_the_client_s_own(
     method, client, server = opened(build_experiment(tiny_settings(*FEW, *LEVELS)), client_id)
     downlink = server.downlink(client_id)
     model, batch = method.load(client, downlink).train(), next(client.data.batches(1, 1))
-    terms, drawn = method.ordered_dropout(client, downlink, model), []
+    steps, drawn = method.drawn_widths(client, downlink, model), []
+    terms = method.ordered_dropout(steps)
     for _ in range(80):
         model.zero_grad()
         total(terms(model, batch)).backward()  # type: ignore[no-untyped-call]
         drawn.append(trained_width(model))
+        steps.advance()
     assert set(drawn) == widths
     for width in widths:
         assert drawn.count(width) / 80 == pytest.approx(1 / len(widths), abs=0.17)  # 3.5 standard deviations
@@ -74,11 +76,13 @@ def test_draws_follow_from_seed_client_and_round(tiny_settings: SettingsFactory)
         server.state.round = completed
         downlink = server.downlink(client_id)
         model, found = method.load(client, downlink).train(), []
-        terms, batch = method.ordered_dropout(client, downlink, model), next(client.data.batches(1, 1))
+        steps, batch = method.drawn_widths(client, downlink, model), next(client.data.batches(1, 1))
+        terms = method.ordered_dropout(steps)
         for _ in range(24):
             model.zero_grad()
             total(terms(model, batch)).backward()  # type: ignore[no-untyped-call]
             found.append(trained_width(model))
+            steps.advance()
         return found
 
     first = draws(0, 0)
@@ -101,8 +105,11 @@ def test_the_own_width_teaches_the_drawn_one(tiny_settings: SettingsFactory) -> 
 
     alone, both = losses()
     assert both > alone
-    terms = method.ordered_dropout(client, downlink, model)
-    found = {round(total(terms(model, batch)).item(), 4) for _ in range(12)}
+    steps = method.drawn_widths(client, downlink, model)
+    terms, found = method.ordered_dropout(steps), set()
+    for _ in range(12):
+        found.add(round(total(terms(model, batch)).item(), 4))
+        steps.advance()
     assert found == {round(alone.item(), 4), round(both.item(), 4)}
 
     def gradient(value: Tensor) -> Tensor:

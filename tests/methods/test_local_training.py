@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedml_dapper.config import Settings
 from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import Experiment, build_experiment
+from fedml_dapper.federation import Experiment, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, LocalTraining
 from fedml_dapper.models import Backbone
 
@@ -123,6 +123,27 @@ def test_a_batch_in_pieces_gives_the_same_gradients(tiny_settings: SettingsFacto
     assert (one.steps, one.loss) == (other.steps, pytest.approx(other.loss, rel=1e-5))
     for name, tensor in whole.items():
         torch.testing.assert_close(in_pieces[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("method=fjord",),
+        ("method=fjord", "dapper_args.params.fjord.distillation=true"),
+        ("method=dapperfl_slim",),
+        ("method=dapperfl_slim", "dapper_args.params.dapperfl_slim.teach_every=2"),
+        ("method=partialfed", "dapper_args.params.partialfed.strategy=adaptive", "comm_round=2"),
+    ],
+    ids=" ".join,
+)
+def test_pieces_of_a_batch_share_what_its_step_draws(tiny_settings: SettingsFactory, asked: tuple[str, ...]) -> None:
+    found = []
+    for pieces in ("null", "5"):
+        settings = tiny_settings("comm_round=1", "norm=standardised", *FEW, *asked, f"micro_batch_size={pieces}")
+        found.append(simulate(build_experiment(settings))[0].state.weights)
+    whole, in_pieces = found
+    for name, tensor in whole.items():
+        torch.testing.assert_close(in_pieces[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 def test_no_more_of_a_batch_than_a_piece_is_in_the_network_at_a_time(tiny_settings: SettingsFactory) -> None:

@@ -18,7 +18,13 @@ from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Memory
 from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
 from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
-from fedml_dapper.methods.catalogue.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
+from fedml_dapper.methods.catalogue.partialfed import (
+    PartialFed,
+    PartialFedParams,
+    gumbel_noise,
+    gumbel_softmax,
+    kind_of,
+)
 from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.randomness.seeding import Stream, torch_generator
@@ -106,13 +112,14 @@ def test_everything_travels_and_the_server_averages_it(lenet: Experiment) -> Non
 def test_gumbel_softmax_by_hand() -> None:
     generator = torch.Generator().manual_seed(3)
     noise = -torch.empty(1, 2).exponential_(generator=torch.Generator().manual_seed(3)).log()
-    shares = gumbel_softmax(torch.tensor([[1.0, 0.0]]), 0.5, generator)
+    shares = gumbel_softmax(torch.tensor([[1.0, 0.0]]), 0.5, gumbel_noise(torch.Size([1, 2]), generator))
     difference = (1.0 + float(noise[0, 0]) - float(noise[0, 1])) / 0.5
     assert float(shares[0, 0]) == pytest.approx(1 / (1 + exp(-difference)))
     assert float(shares.sum()) == pytest.approx(1)
-    hot = gumbel_softmax(torch.tensor([[9.0, 0.0]]), 1e6, generator)
+    hot = gumbel_softmax(torch.tensor([[9.0, 0.0]]), 1e6, gumbel_noise(torch.Size([1, 2]), generator))
     assert float(hot[0, 0]) == pytest.approx(0.5, abs=1e-3)
-    many = gumbel_softmax(torch.tensor([[1.0, 0.0]]).expand(20_000, 2), 1.0, generator)
+    noise = gumbel_noise(torch.Size([20_000, 2]), generator)
+    many = gumbel_softmax(torch.tensor([[1.0, 0.0]]).expand(20_000, 2), 1.0, noise)
     chosen = (many.argmax(dim=1) == 0).double().mean()  # Gumbel-max: index 0 with probability softmax(1, 0)
     assert float(chosen) == pytest.approx(0.7311, abs=0.01)
 

@@ -94,7 +94,7 @@ METHODS = (
         "only that has all of them in one place", "choose others (docs/methods.md)",
         {**SILOS, _METHOD: "heterofl", "dapper_args.params": {"heterofl": {"bn_statistics": "dense"}}}),
     Row(_STRICT, "needs",
-        Ability("a method that gives no client a larger model than its level's", lambda c: c.fits_all_levels,
+        Ability("a method that does not train the full model on every client", lambda c: c.fits_all_levels,
                 lambda c: f"`{c.method}` trains the full model on every client, whatever its capability level"),
         "it holds methods to capability levels",
         "choose a method that slims, or leave `strict` out for a comparison that ignores limits",

@@ -20,6 +20,7 @@ from fedml_dapper.config.compatibility.features import (
     value_of,
 )
 from fedml_dapper.config.compatibility.row import Feature, Row
+from fedml_dapper.config.limits import MAX_CLIENTS_WITH_EDGES
 
 _WORKERS = Feature(
     "device_args.workers", lambda s: s.device_args.workers not in ("auto", 1), lambda s: s.device_args.workers
@@ -50,6 +51,11 @@ _SILOS_ONCE = Feature(
         == sum(len(edge.silos) for edge in s.comm_args.edges)
     ),
     lambda s: s.train_args.client_num_in_total,
+)
+_MANY_CLIENTS = Feature(
+    f"train_args.client_num_in_total above {MAX_CLIENTS_WITH_EDGES}",
+    lambda s: s.train_args.client_num_in_total > MAX_CLIENTS_WITH_EDGES,
+    lambda s: f"it is {s.train_args.client_num_in_total}",
 )
 _BUFFER_IN_BOUNDS = Feature(
     "to be at least dapper_args.min_clients_per_round and less than train_args.client_num_per_round",
@@ -130,6 +136,9 @@ ROWS = (
     Row(EDGES, "excludes", BUFFER,
         "edges sum up whole rounds", "leave dapper_args.buffer_size out",
         {**SILOS, "comm_args.dapper_grpc.edges": [EDGE], "dapper_args.buffer_size": 3}),
+    Row(EDGES, "excludes", _MANY_CLIENTS,
+        "an order to an edge describes all clients", "leave edges out, or run with fewer clients",
+        {**SILOS, "comm_args.dapper_grpc.edges": [{**EDGE, "rank": 6000}], "train_args.client_num_in_total": 5001}),
     Row(_EDGES_BY_RANK, "needs", _RANKS_ABOVE,
         "ranks up to that are silos'", "give each edge a rank of its own above them",
         {**SILOS, "comm_args.dapper_grpc.edges": [{**EDGE, "rank": 10}]}),

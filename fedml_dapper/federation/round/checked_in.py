@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from math import ceil
 
 from fedml_dapper.config import CheckInArgs
 from fedml_dapper.federation.round.feature import RoundFeature
 from fedml_dapper.federation.round.open_round import OpenRound
+from fedml_dapper.fleet.over_selection import over_selected
 
 PERIODS = 2
 """Periods of ``come_back_s`` after which a device that has not called is gone."""
@@ -66,7 +66,7 @@ class CheckedIn(RoundFeature):
         return [client_id for client_id in client_ids if client_id in able]
 
     def wanted(self, number: int) -> int:
-        return ceil(number * self._args.over_selection)
+        return over_selected(number, self._args.over_selection)
 
     def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> str | None:
         answered = len(opened.answered())

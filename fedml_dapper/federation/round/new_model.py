@@ -35,6 +35,8 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
             opened.note_refusal(client_id, reason)
         opened.records = [record for record in opened.records if record.client not in outliers]
         return f"what clients {sorted(outliers)} sent is out of all proportion"
+    if opened.has_nothing:
+        return "no client's upload counts"
     weights = dict(state.weights)  # to go back to, since closing the aggregation writes into the state
     memory = state.memory.snapshot()
     with part("aggregation"):

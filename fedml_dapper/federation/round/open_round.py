@@ -6,7 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
+
 from fedml_dapper.errors import ProtocolError, printable
+from fedml_dapper.federation.round.findings import all_finite
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.run_folder.records import ClientRecord
 from fedml_dapper.methods import Aggregation, HoldingAggregation, Upload
@@ -56,6 +59,7 @@ class OpenRound:
             aggregation.hold()
         self._early: dict[int, Upload] = {}
         self._folded: set[int] = set()
+        self._has_stand_ins = False
         self._aside: set[int] = set()
         self.usual = usual
         """Usual size of uploads of the round before."""
@@ -69,6 +73,8 @@ class OpenRound:
         """Why uploads were refused, by client id."""
         self.begun: dict[int, int] = {}
         """Round in which an upload began, by client id, for uploads of earlier rounds that count now."""
+        self.finite: dict[int, Tensor] = {}
+        """Whether a client's upload that was taken is free of NaN and infinity, bool (); in a simulation alone."""
         self.bytes_down: dict[int, int] = {}
         """Bytes of the message that each client was sent, by client id."""
         self.num_downlinks: Counter[int] = Counter()
@@ -108,6 +114,8 @@ class OpenRound:
 
     def take(self, *uploads: Upload) -> None:
         """Fold ``uploads`` as soon as it is their turn."""
+        if self._is_simulation:
+            self.finite |= {one.client_id: all_finite((*one.weights.values(), *one.extras.values())) for one in uploads}
         self._early |= {upload.client_id: upload for upload in uploads}
         self._fold_in_turn()
 
@@ -136,6 +144,16 @@ class OpenRound:
         LOGGER.warning("round %d: upload of client %d refused: %s", self.number, client_id, self.refused[client_id])
         if self._on_refusal is not None:
             self._on_refusal(client_id)
+
+    def fold_stand_in(self, upload: Upload) -> None:
+        """Fold in what stands for the upload of a client that has sent none; the ledger does not record it."""
+        self.aggregation.add(upload)
+        self._has_stand_ins = True
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether the aggregation has nothing to make a model of, once the round closes."""
+        return not (self.records or self._has_stand_ins)
 
     def fold_the_rest(self) -> list[int]:
         """Fold all uploads that wait for their turn; return the clients that have not answered."""

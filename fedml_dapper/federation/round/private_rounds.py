@@ -39,7 +39,7 @@ class PrivateRounds(RoundFeature):
             sent = self._method.downlink(self._state, client_id)
             plan = self._method.upload_plan(self._state, client_id)
             weights = {name: tensor for name, tensor in sent.weights.items() if name not in plan.omitted}
-            opened.aggregation.add(Upload(sent.round, client_id, 0, weights, TrainingMetrics(0.0, 0, 0.0), plan))
+            opened.fold_stand_in(Upload(sent.round, client_id, 0, weights, TrainingMetrics(0.0, 0, 0.0), plan))
 
     def closed(self, record: RoundRecord) -> RoundRecord:
         sends_new_noise = self._privacy.is_secret and self._privacy.where == "client"

@@ -27,7 +27,12 @@ class Quarantine:
         self.standing = Standing()
 
     def strike(self, client_id: int, round_: int) -> bool:
-        """Count a refused upload in ``round_``; return whether it puts the client in quarantine from the next on."""
+        """Count a refused upload in ``round_``; return whether it puts the client in quarantine from the next on.
+
+        One that was evicted stays so.
+        """
+        if self.is_evicted(client_id):
+            return False
         strikes = dict(self.standing.strikes)
         out_until = dict(self.standing.out_until)
         strikes[client_id] = strikes.get(client_id, 0) + 1

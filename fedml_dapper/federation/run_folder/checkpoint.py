@@ -20,7 +20,13 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.federation.round.late_uploads import LateUpload
 from fedml_dapper.federation.round.quarantine import Standing
 from fedml_dapper.federation.run_folder.records import Record, RoundRecord
-from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, storable, write_tensors
+from fedml_dapper.federation.run_folder.tensor_file import (
+    UnusableError,
+    metadata_of,
+    read_tensors,
+    storable,
+    write_tensors,
+)
 from fedml_dapper.federation.scoring.after_round import Best
 from fedml_dapper.federation.wire.agreement import ReceivedSettings
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
@@ -118,10 +124,13 @@ def load_checkpoint(path: Path, settings: SharedSettings, device: torch.device) 
     """Read the checkpoint at ``path`` and check it to its last bit.
 
     Raises:
-        DataError: The file is damaged, of other settings, or of a schema that is not read.
+        UnusableError: The file is damaged, no checkpoint, or of other settings.
+        DataError: The file is of a version whose checkpoints are not read here, or cannot be read now.
     """
     metadata = metadata_of(path, "checkpoint")
-    schema = metadata.get(_SCHEMA, "none")
+    schema = metadata.get(_SCHEMA)
+    if schema is None:
+        raise UnusableError(f"checkpoint {path} is damaged: it says nothing of itself")
     if schema not in (SCHEMA_BEFORE, SCHEMA):
         raise DataError(
             f"checkpoint {path} is of schema {schema}, and version {__version__} reads {SCHEMA_BEFORE} and {SCHEMA}; go"
@@ -130,17 +139,18 @@ def load_checkpoint(path: Path, settings: SharedSettings, device: torch.device) 
     found = read_tensors(path, "checkpoint")
     text = metadata.get(_HEADER, "")
     if metadata.get(_DIGEST) != _digest(schema, text, found):
-        raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
+        raise UnusableError(f"checkpoint {path} is damaged: its checksum does not fit its content")
     header = _parsed(text, path)
     theirs = header.settings
     if not isinstance(theirs, SharedSettings):
         theirs = SharedSettings.recorded(theirs, settings)
     if difference := theirs.difference(settings):
-        raise DataError(f"checkpoint {path} is of another experiment: {difference}")
+        raise UnusableError(f"checkpoint {path} is of another experiment: {difference}")
     groups: dict[str, dict[str, Tensor]] = {}
+    on_device = frozenset(header.on_device)
     for name in header.names:
         group, _, own = name.partition("/")
-        groups.setdefault(group, {})[own] = found[name].to(device) if name in header.on_device else found[name]
+        groups.setdefault(group, {})[own] = found[name].to(device) if name in on_device else found[name]
     return Checkpoint(
         weights=groups[_WEIGHTS],
         memory=Memory(groups.get(_SERVER, {}), header.server),
@@ -177,7 +187,7 @@ def _parsed(text: str, path: Path) -> _Header:
     try:
         return _Header.model_validate_json(text)
     except ValidationError as error:
-        raise DataError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
+        raise UnusableError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Tensor]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from fedml_dapper.errors import DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint, accuracy_of, load_checkpoint, save_checkpoint
+from fedml_dapper.federation.run_folder.tensor_file import UnusableError
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
 
 LOGGER = logging.getLogger(__name__)
@@ -41,11 +41,15 @@ class CheckpointFolder:
         """Read the latest usable checkpoint of round ``finished_rounds`` or before; None where there is none.
 
         Each one passed over is renamed to ``*.refused``, with a warning that says why.
+
+        Raises:
+            DataError: A checkpoint may be usable, and cannot be read now or by this version: later rounds would be lost
+                by going on from an earlier one.
         """
         for path in self._newest_first():
             try:
                 found = load_checkpoint(path, self._settings, self._device)
-            except DataError as error:
+            except UnusableError as error:
                 problem = str(error)
             else:
                 if found.round <= finished_rounds:

@@ -33,8 +33,8 @@ class RunFiles(RunObserver):
     def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
         self._settings = experiment.settings
         privacy = experiment.method.problem.privacy
-        has_secrets = privacy is not None and privacy.is_secret
-        self._every_round = has_secrets or experiment.sums_in_secret
+        self._has_secrets = privacy is not None and privacy.is_secret
+        self._every_round = self._has_secrets or experiment.sums_in_secret
         """Whether to write a checkpoint after every round. A round that is run again, with new noise or a sum over
         other clients, would give away more of the clients' data."""
         self._server = server
@@ -64,9 +64,11 @@ class RunFiles(RunObserver):
         checkpoint = self._checkpoints.latest(len(rounds))
         if checkpoint is None:
             LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
-            return []
-        self._server.restore(checkpoint)
-        return rounds[: checkpoint.round]
+        else:
+            self._server.restore(checkpoint)
+        if rounds and self._has_secrets:
+            self._server.keep_account(rounds[-1])
+        return [] if checkpoint is None else rounds[: checkpoint.round]
 
     def _opened_before(self) -> int:
         """Return the round whose secure sum was opened last."""

@@ -17,6 +17,10 @@ from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.pruning import Tensors
 
 
+class UnusableError(DataError):
+    """A file is whole for the system, and of no use here: damaged, or with the content of something else."""
+
+
 def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> None:
     """Write ``tensors`` and ``metadata``; an older file at ``path`` stays until the new one is complete."""
     with written_whole(path) as scratch:
@@ -27,13 +31,18 @@ def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> 
 
 
 def read_tensors(path: Path, noun: str) -> dict[str, Tensor]:
-    """Read all tensors of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
+    """Read all tensors of a file, a ``noun`` in errors.
+
+    Raises:
+        UnusableError: The file is damaged.
+        DataError: The file is missing, or the system does not let it be read now.
+    """
     with _opened(path, noun) as file:
         return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def metadata_of(path: Path, noun: str) -> dict[str, str]:
-    """Read the metadata of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
+    """Read the metadata of a file, a ``noun`` in errors; raises what :func:`read_tensors` does."""
     with _opened(path, noun) as file:
         return dict(file.metadata() or {})
 
@@ -51,9 +60,11 @@ def storable(tensors: Tensors) -> dict[str, Tensor]:
 @contextmanager
 def _opened(path: Path, noun: str) -> Iterator[Any]:  # safetensors' own types say nothing
     if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
-        raise DataError(f"{noun} {path} is damaged: it is no file")
+        raise UnusableError(f"{noun} {path} is damaged: it is no file")
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{noun} {path} is damaged: {error}") from error
+    except SafetensorError as error:
+        raise UnusableError(f"{noun} {path} is damaged: {error}") from error
+    except OSError as error:
+        raise DataError(f"{noun} {path} cannot be read: {error.strerror or error}") from error

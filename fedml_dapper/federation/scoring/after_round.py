@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum, isfinite, nan
+from operator import mul
 from statistics import fmean, pstdev
 
 from fedml_dapper.datasets import TestData
@@ -132,7 +134,7 @@ class Scoring:
                 device=experiment.device,
             )
             downlink = as_sent(self._method.downlink(state, client_id), self._method.problem.layout)
-            model = self._method.personal_model(context, downlink)
+            model = self._method.own_model(context, downlink)
             test[client_id] = evaluate(model, self._task, own.test, experiment.device)
             if own.validation is not None:
                 validation[client_id] = evaluate(model, self._task, own.validation, experiment.device)
@@ -205,7 +207,11 @@ def _weighted(figures: Mapping[int, Figures], weights: Mapping[int, int]) -> Fig
     counts = [weights[client_id] for client_id in figures]
     headlines = [value.headline for value in figures.values()]
     losses = [value.loss for value in figures.values()]
-    return Figures(fmean(headlines, weights=counts), fmean(losses, weights=counts))
+    return Figures(_weighted_mean(headlines, counts), _weighted_mean(losses, counts))
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    return fsum(map(mul, values, weights)) / fsum(weights)  # fmean takes no weights before Python 3.11
 
 
 def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData], metric: Metric) -> PersonalScores | None:
@@ -215,11 +221,14 @@ def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData], metri
 
 
 def summarise(headlines: Sequence[float], sizes: Sequence[int], metric: Metric = TOP_1) -> PersonalScores:
-    """Return the statistics of FDSE and FedCMD over clients' ``headlines``, with ``sizes`` test samples each."""
+    """Return the statistics of FDSE and FedCMD over clients' ``headlines``, with ``sizes`` test samples each.
+
+    Where a headline is not finite, as a model's that diverged, the deviation is NaN.
+    """
     return PersonalScores(
-        overall=fmean(headlines, weights=sizes),
+        overall=_weighted_mean(headlines, sizes),
         average=fmean(headlines),
         worst=metric.worst(headlines),
-        deviation=pstdev(headlines),
+        deviation=pstdev(headlines) if all(map(isfinite, headlines)) else nan,
         accuracy=tuple(headlines),
     )

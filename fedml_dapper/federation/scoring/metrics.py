@@ -15,10 +15,12 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics: dict[str, float] = {}
     scores = record.scores
     if scores is not None:
+        metrics |= {f"accuracy/{_own_name(domain)}": value for domain, value in scores.domain_accuracy.items()}
+        metrics |= {
+            f"best_accuracy/{_own_name(domain)}": value for domain, value in scores.best_domain_accuracy.items()
+        }
         metrics["accuracy/global"] = scores.global_accuracy
         metrics["best_accuracy/global"] = scores.best_global_accuracy
-        metrics |= {f"accuracy/{domain}": value for domain, value in scores.domain_accuracy.items()}
-        metrics |= {f"best_accuracy/{domain}": value for domain, value in scores.best_domain_accuracy.items()}
         metrics |= {f"loss/{domain}": value for domain, value in scores.domain_loss.items()}
         for domain, figures in scores.domain_figures.items():
             metrics |= {f"figures/{name.replace(' ', '_')}/{domain}": value for name, value in figures.items()}
@@ -50,6 +52,11 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics["seconds/round"] = record.seconds.total
     metrics["seconds/evaluation"] = record.seconds.evaluation
     return metrics
+
+
+def _own_name(domain: str) -> str:
+    """Return the domain's name, told from the run's own figures where it is called like one of them."""
+    return f"domain {domain}" if domain in ("global", "unseen") else domain
 
 
 def _of_devices(name: str, figures: DeviceFigures) -> dict[str, float]:

@@ -26,6 +26,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -163,8 +164,7 @@ class WorkerPool:
                 case Step(client_id, steps, total):
                     self._clients.on_step(client_id, steps, total)
                 case Failed(error, trace):
-                    # a traceback ends with its notes, where they are seen
-                    error.add_note(f"\nWhere a client's process raised it:\n{trace}")
+                    _note(error, f"\nWhere a client's process raised it:\n{trace}")
                     raise error
                 case Done():
                     busy[connection].tasks.popleft()
@@ -191,10 +191,10 @@ class WorkerPool:
                 " train_args.batch_size"
             )
         LOGGER.warning("client %d: its worker ended before it was done, %s; another trains it again", client_id, death)
-        new = self._forked()
-        self._workers[self._workers.index(dead)] = new
+        place = self._workers.index(dead)
+        self._workers[place] = self._forked()
         for task in dead.tasks:
-            self._give(new, task)
+            self._give(self._workers[place], task)  # the new one may have ended meanwhile, and be replaced
 
     def _forked(self) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
@@ -210,6 +210,14 @@ class WorkerPool:
         """Run the worker's side, in the forked process."""
         parents.close()
         serve(connection, parent, self._threads, self._model, self._clients, self._update)
+
+
+def _note(error: BaseException, text: str) -> None:
+    """Let ``error`` end its traceback, where that is seen, with a note; Python 3.10 knows none and has it logged."""
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    else:
+        LOGGER.error(text)
 
 
 def _defer_signals() -> None:

@@ -32,6 +32,7 @@ from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.dealing import dealt_plan, first_ranked_plan
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
+from fedml_dapper.methods.parts.per_step import PerStep
 from fedml_dapper.methods.parts.server_momentum import momentum_step
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
@@ -93,20 +94,21 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
-        loss = self._terms(model, client, downlink)
-        training.epoch(model, optimizer, loss)
+        pupils = self._pupils(model, client, downlink)
+        loss = self._terms(pupils)
+        after_step = None if pupils is None else pupils.advance
+        training.epoch(model, optimizer, loss, after_step)
         alpha = self.params.fusion_weight(downlink.round)
         if alpha > 0:
             fuse(dict(model.named_parameters()), downlink.weights, alpha)
-        training.epoch(model, optimizer, loss, times=epochs - 1)
+        training.epoch(model, optimizer, loss, after_step, times=epochs - 1)
         self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
 
-    def _terms(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Terms:
-        """The task's loss + gamma * L_DAR (Eq. 5), then the distillation into a network inside ``model``."""
+    def _terms(self, pupils: PerStep[SubWidth | None] | None) -> Terms:
+        """The task's loss + gamma * L_DAR (Eq. 5), then the distillation into the network that the step teaches."""
         params = self.params
         task = self.problem.task
-        pupils = self._pupils(model, client, downlink)
 
         def terms(model: Backbone, batch: Batch) -> Iterator[Tensor]:
             if params.gamma > 0:
@@ -117,13 +119,13 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
                 outputs = model(batch.inputs)
                 total = task.loss(outputs, batch.targets)
             yield total
-            if pupils is not None and (pupil := next(pupils)) is not None:
+            if pupils is not None and (pupil := pupils.now) is not None:
                 yield params.distillation * divergence(task.logits(pupil(batch.inputs)), task.logits(outputs))
 
         return terms
 
-    def _pupils(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Iterator[SubWidth | None] | None:
-        """Whom each step teaches, without end: weaker levels' networks inside ``model`` in turn, and None between them.
+    def _pupils(self, model: Backbone, client: ClientContext, downlink: Downlink) -> PerStep[SubWidth | None] | None:
+        """Whom each step teaches: weaker levels' networks inside ``model`` in turn, and None between them.
 
         None alone where there is no weaker level.
         """
@@ -133,7 +135,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         layout = slim_layout(self.problem.layout, downlink.plan)
         plans = [plan_by_importance(layout, model.state_dict(), self.problem.widths(ratio)) for ratio in weaker]
         between = [None] * (self.params.teach_every - 1)
-        return cycle([pupil for plan in plans for pupil in (SubWidth(model, layout, plan), *between)])
+        return PerStep(cycle([pupil for plan in plans for pupil in (SubWidth(model, layout, plan), *between)]))
 
     def server_update(self, server: ServerState, mean: Tensors) -> None:
         """FedAvgM's step: v <- beta v + (W' - W) and W <- W + v over trainable parameters, where W' is the mean."""

@@ -203,8 +203,8 @@ class ConsensusAndSimilarity:
 
     Shared parameters move by consensus, layer by layer; personal ones (erasers) are mixed by similarity and remembered
     per client, as ``client<id>`` in the server's memory, where those of absent clients stay as they are; shared
-    statistics are averaged. The global model holds the mean eraser of all clients that have trained. Directions need
-    all updates, so uploads are kept until the round closes.
+    statistics are averaged, and of counters the largest stays. The global model holds the mean eraser of all clients
+    that have trained. Directions need all updates, so uploads are kept until the round closes.
 
     Without ``tau`` erasers are not mixed; without ``consensus`` the updates of what is shared are averaged.
     """
@@ -253,7 +253,7 @@ class ConsensusAndSimilarity:
             elif received.dtype == torch.bool:
                 after[name] = before[name] ^ (received ^ before[name]).any(dim=0)
             else:
-                after[name] = before[name] + (received - before[name]).sum(dim=0)
+                after[name] = received.amax(dim=0)
         return after
 
     def _remember_erasers(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import Method, MethodParams
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import plan_window, slim_model
@@ -26,8 +27,16 @@ class FedAvgSmall(Method[FedAvgSmallParams]):
     cost_note = "every device, whatever its level, trains and runs the weakest level's network."
 
     def build_model(self, backbone: Backbone) -> Backbone:
-        """``backbone`` at the size of the weakest level, its channels as they are initialised."""
+        """``backbone`` at the size of the weakest level, its channels as they are initialised.
+
+        Raises :class:`ConfigError` under a scope that cuts nothing.
+        """
         whole = replace(self.problem, slims=True)
+        if whole.pruning.scope == "official_mask":
+            raise ConfigError(
+                "dapper_args.pruning.scope: official_mask removes nothing, so fedavg_small's network would be the full"
+                " one; set it to internal or grouped, or choose dapper_args.method: fedavg"
+            )
         widths = whole.widths(max(self.problem.ratios))
         return slim_model(backbone, whole.layout, plan_window(whole.layout, widths))
 

@@ -9,7 +9,7 @@ Decisions: a layer's output is taken where the next layer gets it, after activat
 Gaussians are fitted to values scaled to [0, 1] by their range, labels too, over all of a client's training images after
 its local training; ``metric_data: per_batch`` scores every training batch as public code does, and the majority is the
 client's vote. Unlike there, deviations count beside means and differences keep their signs. Ties go to the lower layer
-and are reported. K_p is rounded, half to even.
+and are reported. K_p is rounded, half to even. Where every round of phase 1 was void, l* is the model's last layer.
 
 In phase 2 the server's model goes on, for reporting and for newcomers: FedAvg of all but l*, which stays as phase 1
 left it. Similarities below 0 count as 0. As few clients take part in a round, the latest layers of all that were there
@@ -56,6 +56,7 @@ from fedml_dapper.methods.parts.layer_election import (
     check_vote,
     elected,
     favourite,
+    voted_in,
     votes_so_far,
     winner,
 )
@@ -100,6 +101,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     )
 
     def __init__(self, params: FedCMDParams, problem: Problem) -> None:
+        self.sees_batches = params.metric_data == "per_batch"
         super().__init__(params, problem)
         if not isinstance(problem.example, Tensor):
             raise ConfigError(
@@ -189,7 +191,12 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     # Phase 2: who gets what
 
     def instructions(self, server: ServerState, client_id: int) -> Tensors:
-        return {"layer": torch.tensor(elected(votes_so_far(server)))}
+        return {"layer": torch.tensor(self._elected(server))}
+
+    def _elected(self, server: ServerState) -> int:
+        """The candidate l*: the elected one, or the last where nobody could vote."""
+        rounds = votes_so_far(server)
+        return elected(rounds) if rounds else len(self.candidates) - 1
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
         """Tensors of l* and, with ``local_bn_stats``, BatchNorm's statistics."""
@@ -204,7 +211,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         if not self.params.mix_by_similarity:
             return {}
         models = ClientModels(server)
-        layer = self.candidates[elected(votes_so_far(server))]
+        layer = self.candidates[self._elected(server)]
         only_last = self.params.scope == "round"
         members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
         parameters = [f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters()]
@@ -245,13 +252,13 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         """Notes on phase 1: each candidate's votes, the round's winner, how many votes were ties; l* once it is
         known."""
         notes: dict[str, Value] = {}
-        rounds = votes_so_far(server)
-        if server.round <= self.first_rounds:
-            notes["votes"] = dict(zip(self.candidates, rounds[-1], strict=True))
-            notes["winner"] = self.candidates[winner(rounds[-1])]
+        if voted_in(server, server.round):
+            votes = votes_so_far(server)[-1]
+            notes["votes"] = dict(zip(self.candidates, votes, strict=True))
+            notes["winner"] = self.candidates[winner(votes)]
             notes["tied_votes"] = server.memory.values["tied_votes"]
         if server.round >= self.first_rounds:
-            notes["personal_layer"] = self.candidates[elected(rounds)]
+            notes["personal_layer"] = self.candidates[self._elected(server)]
         return notes
 
 

@@ -24,13 +24,15 @@ The original narrows the residual streams too: ``dapper_args.pruning.scope: grou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedml_dapper.methods.contract import Aggregation, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
-from fedml_dapper.pruning import PruningPlan, Tensors
+from fedml_dapper.pruning import PartialSum, PruningPlan, Tensors
 from fedml_dapper.pruning.plan import keep_largest
 from fedml_dapper.randomness.seeding import Stream, torch_generator
 
@@ -106,6 +108,11 @@ class _CountAndAverage(RecoverAndAverage):
     def add(self, upload: Upload) -> None:
         super().add(upload)
         count(self._trained, upload.plan)
+
+    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+        super().merge(partial, plans)
+        for plan in plans:
+            count(self._trained, plan)
 
     def close(self) -> None:
         super().close()

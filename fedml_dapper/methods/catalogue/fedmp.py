@@ -27,8 +27,11 @@ from torch import Tensor
 
 from fedml_dapper.methods.contract import (
     Aggregation,
+    ClientProfile,
     Method,
     MethodParams,
+    Pass,
+    Phase,
     Problem,
     RecoverAndAverage,
     ServerState,
@@ -36,7 +39,9 @@ from fedml_dapper.methods.contract import (
     Value,
 )
 from fedml_dapper.methods.parts.ratio_bandit import Leaf, choose, learn
-from fedml_dapper.pruning import DENSE, PruningPlan, Tensors, plan_by_importance
+from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
+from fedml_dapper.pruning import DENSE, PruningPlan, Tensors, plan_by_importance, slim_tensors
 
 
 class FedMPParams(MethodParams):
@@ -82,7 +87,9 @@ class FedMP(Method[FedMPParams]):
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l1 norm in the global model."""
-        ratio = self.ratio(server, client_id)
+        return self._plan_of(server, self.ratio(server, client_id))
+
+    def _plan_of(self, server: ServerState, ratio: float) -> PruningPlan:
         if not _are_same(self._planned_on, server.weights):
             self._planned_on = {name: (tensor, tensor._version) for name, tensor in server.weights.items()}
             self._plans.clear()
@@ -98,6 +105,21 @@ class FedMP(Method[FedMPParams]):
         if self.params.ratio == "fixed":
             return server.profiles[client_id].ratio
         return self.arms[choose(self.leaves(server, client_id), self.params.exploration).arm]
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs of the part that is sent; with ``eucb`` every ratio has the same share, as before it has learnt."""
+        if self.params.ratio == "fixed":
+            return super().local_phases(profile)
+        start = ServerState(0, self.problem.starting_weights(), ())
+        share = self.epochs(profile) / len(self.arms)
+        return tuple(Phase(share, (Pass(self._plan_of(start, ratio)),)) for ratio in self.arms)
+
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The global model at the level's ratio, whatever ratios the clients' bandits choose."""
+        plan = self._plan_of(server, self.problem.ratios[level - 1])
+        model = self.local_model(plan)
+        put_tensors(model, slim_tensors(server.weights, self.problem.layout, plan))
+        return model
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """Residual recovery and mean (R2SP), after which the bandits learn where there are any."""

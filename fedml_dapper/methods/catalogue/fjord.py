@@ -22,6 +22,7 @@ The original narrows the residual streams too: ``dapper_args.pruning.scope: grou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.methods.parts.divergence import divergence
+from fedml_dapper.methods.parts.per_step import PerStep
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
@@ -88,27 +90,33 @@ class FjORD(StaticBatchNorm[FjORDParams]):
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs of steps, each of one width; then statistics of the client's own width."""
         model = self.load(client, downlink)
-        training = self.train_epochs(client, downlink, model, self.ordered_dropout(client, downlink, model))
+        drawn = self.drawn_widths(client, downlink, model)
+        loss = self.ordered_dropout(drawn)
+        training = self.train_epochs(client, downlink, model, loss, after_step=drawn.advance)
         self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
 
-    def ordered_dropout(self, client: ClientContext, downlink: Downlink, model: Backbone) -> Terms:
-        """The loss of a batch at a width that is drawn for it; ``model`` is the one that is trained."""
+    def drawn_widths(self, client: ClientContext, downlink: Downlink, model: Backbone) -> PerStep[SubWidth | None]:
+        """The width of each step: one of those below the client's own inside its ``model``, or None for its own."""
+        widths = [*self.narrower(client, downlink, model), None]
+        generator = numpy_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        return PerStep(widths[int(generator.integers(len(widths)))] for _ in count())
+
+    def ordered_dropout(self, drawn: PerStep[SubWidth | None]) -> Terms:
+        """The loss of a batch at the width that is drawn for the step."""
         problem = self.problem
-        narrower = self.narrower(client, downlink, model)
-        draws = numpy_generator(problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        task = problem.task
 
         def terms(own: Backbone, batch: Batch) -> Iterator[Tensor]:
-            drawn = int(draws.integers(1 + len(narrower)))
-            if drawn == len(narrower):
+            narrower = drawn.now
+            if narrower is None:
                 yield problem.task_loss(own, batch)
             elif self.params.distillation:
                 taught = own(batch.inputs)
-                task = problem.task
                 yield task.loss(taught, batch.targets)
-                yield divergence(task.logits(narrower[drawn](batch.inputs)), task.logits(taught))
+                yield divergence(task.logits(narrower(batch.inputs)), task.logits(taught))
             else:
-                yield problem.task.loss(narrower[drawn](batch.inputs), batch.targets)
+                yield task.loss(narrower(batch.inputs), batch.targets)
 
         return terms
 

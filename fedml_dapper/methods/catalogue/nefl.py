@@ -29,10 +29,22 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.methods.contract import Aggregation, Downlink, Method, MethodParams, Problem, ServerState, Upload
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientProfile,
+    Downlink,
+    Method,
+    MethodParams,
+    Pass,
+    Phase,
+    Problem,
+    ServerState,
+    Upload,
+)
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.stepped_blocks import block_stages, skippable_blocks, with_steps
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import (
     ChannelLayout,
@@ -123,14 +135,17 @@ class NeFL(Method[NeFLParams]):
 
     def choose(self, server: ServerState, client_id: int) -> int:
         """Index of the sub-model that ``client_id`` trains in the coming round; asking twice changes nothing."""
-        k = self.submodel_of(server.profiles[client_id].level)
-        reach = self.params.dynamic_range
-        if reach == 0:
-            return k
-        low = max(1, k - reach)
-        high = min(len(self.params.sizes), k + reach)
+        reachable = self.reachable(server.profiles[client_id].level)
+        if len(reachable) == 1:
+            return reachable[0]
         stream = numpy_generator(self.problem.seed, Stream.METHOD, client_id, server.round + 1)
-        return int(stream.integers(low, high + 1))
+        return int(stream.integers(reachable.start, reachable.stop))
+
+    def reachable(self, level: int) -> range:
+        """Indices of the sub-models that clients of a capability level draw from."""
+        k = self.submodel_of(level)
+        reach = self.params.dynamic_range
+        return range(max(1, k - reach), min(len(self.params.sizes), k + reach) + 1)
 
     def _submodel(self, size: float) -> PruningPlan:
         mode = self.params.mode
@@ -190,6 +205,19 @@ class NeFL(Method[NeFLParams]):
     def footprint(self, ratio: float) -> Footprint:
         plan = self.submodels[self.submodel_of(1 + self.problem.ratios.index(ratio))]
         return footprint(self.problem.layout, plan.widths, skipped=plan.omitted, slim_downlink=True)
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs, of which each sub-model that the client draws from has the same share over many rounds."""
+        reachable = self.reachable(profile.level)
+        share = self.epochs(profile) / len(reachable)
+        return tuple(Phase(share, (Pass(self.submodels[k]),)) for k in reachable)
+
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The level's own sub-model, whatever clients draw."""
+        k = self.submodel_of(level)
+        model = self.local_model(self.submodels[k])
+        put_tensors(model, self.weights(server, k))
+        return model
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         return self.submodels[self.choose(server, client_id)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import count
 from typing import Literal
 
 import torch
@@ -40,6 +41,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.methods.parts.layers import Layer, modules_of
+from fedml_dapper.methods.parts.per_step import PerStep
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.models.norms import BatchNorm
@@ -131,20 +133,21 @@ class PartialFed(Method[PartialFedParams]):
         logits = nn.Parameter(self._logits(client).to(client.device, copy=True))  # learnt in place
         unreported = replace(client, on_step=lambda done, total: None)  # these are not steps of the weights
         training = LocalTraining(unreported, downlink.round, self.problem.training, epochs=1)
-        loss = self._strategy_loss(logits, model, last, client, downlink)
-        training.epoch(model, training.optimizer(model, parameters=[logits]), loss)
+        generator = torch_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        noise = PerStep(gumbel_noise(logits.shape, generator) for _ in count())
+        loss = self._strategy_loss(logits, model, last, noise, downlink.round)
+        training.epoch(model, training.optimizer(model, parameters=[logits]), loss, noise.advance)
         return logits.detach()
 
     def _strategy_loss(
-        self, logits: Tensor, received: Backbone, last: Tensors, client: ClientContext, downlink: Downlink
+        self, logits: Tensor, received: Backbone, last: Tensors, noise: PerStep[Tensor], round_: int
     ) -> Loss:
         params = self.params
-        temperature = max(_COLDEST, params.temperature * params.temperature_decay ** (downlink.round - 1))
-        generator = torch_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        temperature = max(_COLDEST, params.temperature * params.temperature_decay ** (round_ - 1))
         weights = {name: parameter.detach() for name, parameter in received.named_parameters()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            shares = gumbel_softmax(logits, temperature, generator)[:, 0]
+            shares = gumbel_softmax(logits, temperature, noise.now)[:, 0]
             mixed = {
                 name: share * weights[name] + (1 - share) * last[name]
                 for layer, share in zip(self.candidates, shares, strict=True)
@@ -170,7 +173,11 @@ def kind_of(model: Backbone, layer: str) -> Kind:
     return "convolution" if isinstance(module, _ConvNd) else "hidden_linear"
 
 
-def gumbel_softmax(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """Draw of softmax((pi + g) / T) over the last axis, g from the standard Gumbel distribution, drawn on the CPU."""
-    noise = -torch.empty(logits.shape).exponential_(generator=generator).log()
+def gumbel_noise(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Draw of the standard Gumbel distribution, on the CPU."""
+    return -torch.empty(shape).exponential_(generator=generator).log()
+
+
+def gumbel_softmax(logits: Tensor, temperature: float, noise: Tensor) -> Tensor:
+    """Draw of softmax((pi + g) / T) over the last axis, given the ``noise`` g of :func:`gumbel_noise`."""
     return F.softmax((logits + noise.to(logits.device)) / temperature, dim=-1)

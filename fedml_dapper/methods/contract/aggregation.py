@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from fedml_dapper.methods.contract.messages import Upload
@@ -13,6 +13,7 @@ from fedml_dapper.pruning import (
     FixedPointMean,
     PartialSum,
     PrivateMean,
+    PruningPlan,
     RecoveringMean,
     Recovery,
     RobustMean,
@@ -40,8 +41,11 @@ class Aggregation(Protocol):
 class MergingAggregation(Aggregation, Protocol):
     """An aggregation that also takes sums of uploads, such as an edge makes of its clients'."""
 
-    def merge(self, partial: PartialSum) -> None:
-        """Fold a sum in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
+    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+        """Fold in a sum of uploads, whose ``plans`` say what each of them held.
+
+        Raises ``ProtocolError``, with nothing changed, if the sum does not fit.
+        """
 
 
 @runtime_checkable
@@ -97,7 +101,8 @@ class RecoverAndAverage:
         """The sum of what was added so far, for another aggregation's :meth:`merge`."""
         return self._plain_mean.partial()
 
-    def merge(self, partial: PartialSum) -> None:
+    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+        del plans  # the sum says itself how much of each coordinate it holds
         self._plain_mean.merge(partial)
 
     @property

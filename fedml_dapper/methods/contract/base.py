@@ -43,6 +43,7 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 SIZE = "the size of a model"
 """What levels' ratios are shares of for most methods: what ``dapper_args.pruning.ratio_of`` names."""
@@ -145,15 +146,17 @@ class Method(Unchanging, Generic[P]):
     def train_epochs(
         self, client: ClientContext, downlink: Downlink, model: Backbone, loss: Loss | Terms,
         *, momentum: float | None = None, before_step: Callable[[], None] | None = None,
+        after_step: Callable[[], None] | None = None,
     ) -> LocalTraining:  # fmt: skip
         """E epochs of ``loss`` on ``model`` by a fresh optimizer; ``model`` itself is trained.
 
-        ``momentum`` replaces the setting's. ``before_step`` may change gradients before each step of the optimizer.
+        ``momentum`` replaces the setting's. ``before_step`` may change gradients before each step of the optimizer;
+        ``after_step`` is called after it.
         """
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model, momentum)
-        training.epoch(model, optimizer, loss, times=epochs, before_step=before_step)
+        training.epoch(model, optimizer, loss, after_step, times=epochs, before_step=before_step)
         return training
 
     def epochs(self, profile: ClientProfile) -> int:
@@ -200,7 +203,7 @@ class Method(Unchanging, Generic[P]):
     """Whether users may switch on ``dapper_args.personal_layers``: the server does without what clients keep."""
     takes_at_home: ClassVar[bool] = False
     """Former name of :attr:`allows_personal_layers`, which counts as well."""
-    sees_batches: ClassVar[bool] = False
+    sees_batches: bool = False
     """Whether training looks at a batch as a whole, beyond means over its samples."""
     serves_newcomers: ClassVar[bool] = True
     """Whether there is a model for a client that never trained, :meth:`adapted_model`."""
@@ -449,6 +452,11 @@ class Method(Unchanging, Generic[P]):
         Nothing is remembered: evaluation leaves no trace.
         """
         return self.load(client, downlink)
+
+    def own_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """What :meth:`personal_model` gives; what it draws at random follows from seed, client and round alone."""
+        with seeded_layers(self.problem.seed, Stream.TESTS, client.profile.client_id, downlink.round):
+            return self.personal_model(client, downlink)
 
     @property
     def adapts(self) -> bool:

@@ -35,15 +35,15 @@ def recalibrate(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Statistics of ``model`` on un-augmented images, as the cumulative average over their batches; no labels.
 
-    With ``layers``, of these alone: all else runs as in evaluation, by the statistics it has. The model is given back
-    unchanged. A model without BatchNorm has none, and does not run.
+    With ``layers``, of these alone. All else runs as in evaluation, where the statistics are used: dropout draws
+    nothing. The model is given back unchanged. A model without BatchNorm has none, and does not run.
     """
     norms: Sequence[BatchNorm] = layers or [layer for layer in model.modules() if _tracks(layer)]
     if not norms:
         return {}
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     momenta = [layer.momentum for layer in norms]
-    model.train(layers is None)
+    model.eval()
     for layer in norms:
         layer.train()
         layer.reset_running_stats()

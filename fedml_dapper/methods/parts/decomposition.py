@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.methods.parts.layers import modules_of, normalised_layers
+from fedml_dapper.methods.parts.layers import module_order, modules_of, normalised_layers
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.skipping import SkippingConv
@@ -104,8 +104,9 @@ def decompose(
 
 
 def decomposed_layers(model: nn.Module) -> dict[str, DecomposedLayer]:
-    """Decomposed layers by name, first to last."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, DecomposedLayer)}
+    """Decomposed layers by name, in the order in which a forward pass reaches them."""
+    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, DecomposedLayer)}
+    return {name: found[name] for name in module_order(model) if name in found}
 
 
 def undecomposed_layers(model: Backbone, example: Inputs) -> list[str]:

@@ -66,13 +66,21 @@ def elected(rounds: Sequence[Sequence[int]]) -> int:
     return max(range(len(totals)), key=lambda layer: (winners.count(layer), totals[layer], -layer))
 
 
+def voted_in(server: ServerState, round_: int) -> bool:
+    """Whether ``round_`` is the last round in which there was a vote."""
+    return server.memory.values.get("voted_in") == round_
+
+
 def votes_so_far(server: ServerState) -> list[list[int]]:
     """Votes by layer, of every round in which there was a vote."""
     return cast("list[list[int]]", server.memory.values.get("votes", []))
 
 
 class AverageAndElect(RecoverAndAverage):
-    """Aggregation of phase 1: FedAvg, and the round's votes by candidate, appended to the server's memory."""
+    """Aggregation of phase 1: FedAvg, and the round's votes by candidate, appended to the server's memory.
+
+    A round that is void has no vote.
+    """
 
     def __init__(self, server: ServerState, problem: Problem, num_candidates: int) -> None:
         super().__init__(server, problem)
@@ -89,6 +97,7 @@ class AverageAndElect(RecoverAndAverage):
         super().close()
         self._server.memory.values["votes"] = cast("list[Value]", [*votes_so_far(self._server), self._votes])
         self._server.memory.values["tied_votes"] = self._tied
+        self._server.memory.values["voted_in"] = self._server.round + 1
 
 
 def check_vote(extras: Tensors, num_candidates: int) -> None:

@@ -6,7 +6,7 @@ Layers come in the order of the forward pass; in the residual blocks of built-in
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,12 +29,17 @@ class Layer:
     tensors: tuple[str, ...]
 
 
+def module_order(model: nn.Module) -> Sequence[str]:
+    """Names of all modules, in the order in which a forward pass reaches them where that is known."""
+    return model.module_order if isinstance(model, Backbone) else [name for name, _ in model.named_modules()]
+
+
 def modules_of(model: nn.Module) -> list[Layer]:
     """Modules that have tensors of their own; convolutions, linear layers and BatchNorms each for itself."""
     owned: dict[str, list[str]] = {}
     for tensor in model.state_dict():
         owned.setdefault(_owner(tensor), []).append(tensor)
-    order = model.module_order if isinstance(model, Backbone) else [name for name, _ in model.named_modules()]
+    order = module_order(model)
     position = {name: place for place, name in enumerate(order)}
     names = sorted(owned, key=lambda name: position.get(name, len(order)))  # a shared layer has a name in the order
     return [Layer(name, tuple(owned[name])) for name in names]

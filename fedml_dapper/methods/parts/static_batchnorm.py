@@ -187,6 +187,11 @@ class StaticBatchNorm(Method[P]):
     def takes_edges(self) -> bool:
         return super().takes_edges and self.params.bn_statistics != "by_level"  # which averages those of levels apart
 
+    @property
+    def takes_late_uploads(self) -> bool:
+        # by level, statistics that arrive late would be blended with the strongest level's
+        return super().takes_late_uploads and self.params.bn_statistics != "by_level"
+
 
 class _StatisticsByLevel:
     """Aggregation with, beside another one, the mean of statistics over the clients of each level."""
