@@ -187,10 +187,13 @@ def test_another_schema_and_what_is_no_checkpoint_are_refused(shared: SharedFact
     with pytest.raises(DataError, match=r"is of schema 3, and version \S+ reads 1 and 2"):
         load_checkpoint(path, experiment, CPU)
     save_file({"weight": torch.zeros(2)}, path, {"round": "3"})
-    with pytest.raises(DataError, match="is of schema none"):
+    with pytest.raises(DataError, match="is damaged: it says nothing of itself"):
         load_checkpoint(path, experiment, CPU)
-    for missing in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(DataError, match=f"checkpoint {missing} is damaged"):
+    for missing, said in (
+        (tmp_path, "is damaged: it is no file"),
+        (tmp_path / "nothing", "cannot be read: No such file"),
+    ):
+        with pytest.raises(DataError, match=f"checkpoint {missing} {said}"):
             load_checkpoint(missing, experiment, CPU)
 
 

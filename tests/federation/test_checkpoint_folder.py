@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from fedml_dapper.config import Settings
+from fedml_dapper.errors import DataError
 from fedml_dapper.federation import Experiment, SharedSettings, build_experiment
+from fedml_dapper.federation.run_folder import tensor_file
 from fedml_dapper.federation.run_folder.checkpoint import save_checkpoint
 from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolder
 
@@ -112,6 +118,29 @@ def test_one_that_cannot_be_used_is_set_aside_and_the_one_before_it_taken(
     ]  # fmt: skip
     checkpoints.save(checkpoint(last_record=record(4, 7.0)))  # its place is free
     assert rounds_in(tmp_path) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("trouble", ["input/output error", "a later version's"])
+def test_one_that_may_be_whole_is_not_set_aside(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    checkpoints = filled(tmp_path, experiment, {1: 9.0, 2: 5.0})
+    path = tmp_path / "round_00002.safetensors"
+
+    def failing(*_args: object, **_named: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    if trouble == "input/output error":
+        monkeypatch.setattr(tensor_file, "safe_open", failing)
+    else:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+        save_file(load_file(path), path, metadata | {"schema": "99"})
+    with pytest.raises(
+        DataError, match=r"cannot be read: Input/output error|is of schema 99, .* go on with the version"
+    ):
+        checkpoints.latest(2)
+    assert rounds_in(tmp_path) == [1, 2]
 
 
 def test_later_ones_of_an_earlier_life_do_not_push_out_new_ones(experiment: Experiment, tmp_path: Path) -> None:

@@ -185,6 +185,29 @@ def test_strikes_and_quarantine_by_hand() -> None:
         assert not Quarantine(DefenceArgs()).strike(7, round_)
 
 
+def test_who_was_evicted_stays_so_whatever_is_refused_later() -> None:
+    quarantine = Quarantine(DefenceArgs(strikes=1, quarantine_rounds=2))
+    quarantine.evict(7)
+    assert not quarantine.strike(7, round_=1)
+    assert quarantine.is_evicted(7)
+    assert quarantine.holds(7, 99)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn"])
+def test_a_round_of_which_nothing_counts_leaves_the_model_as_it_was(
+    federation: Callable[..., Federation], method: str
+) -> None:
+    own = federation(f"method={method}", SANE)
+    own.round()
+    before = dict(own.weights)
+    for client_id in own.server.round_clients():
+        own.server.receive(garbage(own.update(own.server.downlink(client_id))))
+    record = own.server.close_round()
+    assert (len(record.refused), record.rolled_back) == (5, "no client's upload counts")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in own.weights.items())
+    assert own.round().rolled_back is None
+
+
 QUARANTINE = (SANE, "dapper_args.defence.strikes=2", "dapper_args.defence.quarantine_rounds=2")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Settings
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.federation.round.late_uploads import arriving, late_upload
 from fedml_dapper.methods import TrainingMetrics, Upload
@@ -115,3 +115,28 @@ def test_whoever_is_at_work_is_not_chosen_and_not_awaited(tiny_settings: Setting
     upload = clients.update(server.downlink(under_way.client), experiment.clients[under_way.client])
     with pytest.raises(ProtocolError, match=f"client {under_way.client} is not awaited"):
         server.receive(upload)
+
+
+def test_a_late_upload_that_is_not_finite_is_laid_to_its_sender(tiny_settings: SettingsFactory) -> None:
+    experiment = build(tiny_settings, "method=fedavg", "norm=standardised")
+    server = Server(experiment)
+    clients = ClientSide(experiment, server.memories)
+    for client_id in server.round_clients():
+        upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
+        is_late = client_id in server._late._times.under_way  # type: ignore[union-attr]
+        ruined = {name: tensor * torch.nan for name, tensor in upload.weights.items()}
+        server.receive(replace(upload, weights=ruined) if is_late else upload)
+        late = client_id if is_late else None
+        if late is not None:
+            sender = late
+    assert server.close_round().model_is_finite
+    play(server, clients, experiment)
+    assert server.last_record is not None
+    assert not server.last_record.model_is_finite
+    assert server.last_record.not_finite == (sender,)
+
+
+def test_levels_whose_statistics_are_apart_take_none_that_come_late(tiny_settings: SettingsFactory) -> None:
+    few = ("method=heterofl", "dapper_args.params.heterofl={masked_loss: false, bn_statistics: by_level}")
+    with pytest.raises(ConfigError, match="a method that takes late uploads"):
+        build(tiny_settings, *few)

@@ -63,3 +63,13 @@ def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losse
         "clients/left_out",
         "clients/from_earlier_rounds", "seconds/round", "seconds/evaluation",
     }  # fmt: skip
+
+
+def test_a_domain_called_like_the_run_s_own_figures_does_not_hide_them() -> None:
+    named = {"domain_accuracy": {"global": 10.0, "unseen": 20.0}, "best_domain_accuracy": {"global": 11.0}}
+    scores = SCORES.model_copy(update={**named, "unseen_accuracy": 30.0})
+    record = RoundRecord(round=1, scores=scores, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
+    metrics = metrics_of(record)
+    assert [metrics[f"accuracy/{name}"] for name in ("global", "unseen")] == [70.0, 30.0]
+    assert [metrics[f"accuracy/domain {name}"] for name in ("global", "unseen")] == [10.0, 20.0]
+    assert (metrics["best_accuracy/global"], metrics["best_accuracy/domain global"]) == (75.0, 11.0)

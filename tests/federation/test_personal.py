@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from statistics import fmean, pstdev
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fedml_dapper.config import Settings
 from fedml_dapper.datasets import TestData
@@ -138,3 +141,42 @@ def test_nobody_trains_on_the_unseen_domain_and_it_is_scored_apart(tiny_settings
 def test_an_unknown_domain_is_named(tiny_settings: SettingsFactory) -> None:
     with pytest.raises(ConfigError, match=r"evaluation.unseen_domain: no domain `fonds`; did you mean `fonts`"):
         build_experiment(tiny_settings(*FEW, "unseen_domain=fonds"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_client_whose_model_diverged_ends_no_round(bad: float) -> None:
+    scores = summarise([50.0, bad, 60.0], [10, 30, 20])
+    assert not math.isfinite(scores.average)
+    assert math.isnan(scores.deviation)
+    assert scores.accuracy[1:2] == pytest.approx([bad], nan_ok=True)
+
+
+class DroppingOut(nn.Module):
+    """A network whose training draws from torch's generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Flatten(), nn.Dropout(0.5), nn.Linear(3 * 8 * 8, 16), nn.BatchNorm1d(16), nn.ReLU()
+        )
+        self.classes = nn.Linear(16, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.classes(self.body(images))
+        return found
+
+
+@pytest.mark.parametrize("asked", [("method=fedbabu",), ("method=fedavg", "devices=true"), ("method=heterofl",)])
+def test_tests_of_a_network_with_dropout_repeat(tiny_settings: SettingsFactory, asked: tuple[str, ...]) -> None:
+    found = []
+    for noise in (1, 2):
+        settings = tiny_settings(
+            *FEW, *asked, "width=null", "image_size=8", "ratios=[0.0]", "comm_round=1", "personal=true",
+            "dapper_args.params.heterofl={bn_statistics: dense, masked_loss: false}",
+        )  # fmt: skip
+        torch.manual_seed(0)
+        experiment = build_experiment(settings, DroppingOut())
+        torch.manual_seed(noise)  # which nobody's figures may depend on
+        _, [record] = simulate(experiment)
+        found.append((record.scores, record.personal, record.devices))
+    assert found[0] == found[1]

@@ -174,6 +174,24 @@ def test_secret_noise_is_other_noise_and_every_round_is_kept(tiny_settings: Sett
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))) == 3
 
 
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_rounds_that_are_run_again_with_other_noise_count_again(
+    tiny_settings: SettingsFactory, tmp_path: Path, damaged: int
+) -> None:
+    asked = ("method=fedavg", NOISY.replace("}", ", noise_seed: secret}"))
+    simulate(build(tiny_settings, *asked, "comm_round=2"), run_dir=tmp_path / "run")
+    newest_first = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
+    for path in newest_first[:damaged]:
+        path.write_bytes(b"")
+    _, records = simulate(build(tiny_settings, *asked, "comm_round=3"), run_dir=tmp_path / "run", resume=True)
+    spent = records[-1].privacy
+    assert spent is not None
+    assert set(spent.rounds.values()) == {3 + damaged}
+    plain = simulate(build(tiny_settings, *asked, "comm_round=3"))[1][-1].privacy
+    assert plain is not None
+    assert spent.epsilon > plain.epsilon  # type: ignore[operator]
+
+
 @pytest.mark.nightly
 def test_workers_and_one_process_give_the_same_private_run(tiny_settings: SettingsFactory) -> None:
     for where in ("server", "client"):

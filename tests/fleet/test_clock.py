@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet import ClientFit, Fit, Use, VirtualClock
+from fedml_dapper.fleet.over_selection import over_selected
 from fedml_dapper.fleet.profiles import Availability, DeviceProfile, Figure, Source, Speed
 from fedml_dapper.pruning import Device
 
@@ -179,3 +180,8 @@ def test_a_share_is_drawn_for_each_client_and_round() -> None:
 def test_an_availability_that_says_nothing_or_too_much_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Availability(**wrong, **STATED)
+
+
+def test_rounding_asks_nobody_too_many() -> None:
+    assert [over_selected(wanted, 1.1) for wanted in (50, 100, 51)] == [55, 110, 57]
+    assert over_selected(7, 1.0) == 7

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedml_dapper.config import Settings
+from fedml_dapper.datasets import Batch
 from fedml_dapper.federation import build_experiment
 from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
 
@@ -36,3 +37,12 @@ def test_recalibration_measures_the_clients_images_and_gives_the_model_back(tiny
     norm = model.get_submodule("stem.1")
     assert isinstance(norm, nn.BatchNorm2d)
     assert norm.momentum == 0.1
+
+
+def test_recalibration_draws_nothing() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4))
+    inputs = torch.randn(8, 4)
+    generator = torch.get_rng_state()
+    statistics = recalibrate(model, [Batch(inputs, torch.zeros(8))], torch.device("cpu"))  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), generator)
+    torch.testing.assert_close(statistics["1.running_mean"], inputs.mean(dim=0))  # as in evaluation

@@ -73,3 +73,8 @@ def test_nobody_trains_more_than_its_level_can_carry(tiny_settings: SettingsFact
         build_experiment(tiny_settings(*FIVE, "dapper_args.levels.strict=true", f"method={method}"))
     with pytest.raises(ConfigError, match=r"levels\.strict"):
         build_experiment(tiny_settings(*FIVE, "dapper_args.levels.strict=true", "method=fedavg"))
+
+
+def test_under_masks_there_is_no_smallest_network(tiny_settings: SettingsFactory) -> None:
+    with pytest.raises(ConfigError, match="official_mask removes nothing"):
+        build_experiment(tiny_settings(*FIVE, "method=fedavg_small", "scope=official_mask"))

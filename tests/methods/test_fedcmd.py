@@ -289,3 +289,21 @@ def test_a_personal_layer_of_the_server_model_never_changes_even_with_its_counte
     server.close_round()
     unchanged = {name for name, tensor in server.state.weights.items() if torch.equal(tensor, before[name])}
     assert unchanged == {name for name in before if name.startswith(("conv2.", "bn2."))}
+
+
+def test_a_void_round_has_no_vote_and_where_nobody_voted_the_last_layer_is_personal(lenet: Experiment) -> None:
+    """A void round closes no aggregation."""
+    server = Server(fedcmd(lenet, rho=0.2))
+    method, state = server._method, server.state
+    notes = []
+    for state.round in (1, 2):
+        notes.append(dict(method.round_notes(state)))
+    assert notes == [{}, {"personal_layer": HEAD}]
+    assert int(method.instructions(state, 0)["layer"]) == 2
+    state.memory.values |= {"votes": [[1, 0, 0]], "tied_votes": 0, "voted_in": 1}
+    assert dict(method.round_notes(state)) == {"personal_layer": FIRST}  # round 2 was void, round 1 was not
+
+
+def test_batches_that_vote_come_whole(lenet: Experiment) -> None:
+    assert fedcmd(lenet, metric_data="per_batch").method.sees_batches
+    assert not fedcmd(lenet).method.sees_batches

@@ -141,3 +141,16 @@ def test_arms_out_of_reach_are_refused_at_start(tiny_settings: SettingsFactory) 
     FedMP(FedMP.check_params({"ratio": "fixed", "max_ratio": 1.0, "theta": 0.11}), problem)
     with pytest.raises(ConfigError, match=r"dapper_args.params.fedmp.max_ratio: ratio 0.99 asks for"):
         FedMP(FedMP.check_params({"ratio": "eucb", "max_ratio": 1.0, "theta": 0.11}), problem)
+
+
+def test_a_level_s_model_is_the_level_s_whatever_a_bandit_likes(tiny_settings: SettingsFactory) -> None:
+    few = ("method=fedmp", LEVELS, *FEW)
+    learning, fixed = (fedmp(build_experiment(tiny_settings(*few, *more))) for more in ((EUCB,), ()))
+    state = Server(build_experiment(tiny_settings(*few, EUCB))).state
+    state.memory.values["leaves"] = {"0": [[0, 1, 1.0, 5.0], [1, 9, 1.0, 0.0]]}  # client 0's likes the full model
+    for level in range(1, 5):
+        sizes = [sum(p.numel() for p in each.level_model(state, level).parameters()) for each in (learning, fixed)]
+        assert sizes[0] == sizes[1]
+    phases = learning.local_phases(state.profiles[3])
+    assert [phase.passes[0].plan.kept == {} for phase in phases] == [True, *[False] * (len(learning.arms) - 1)]
+    assert sum(phase.epochs for phase in phases) == pytest.approx(learning.problem.training.epochs)

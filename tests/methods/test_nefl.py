@@ -433,3 +433,16 @@ def test_wrong_combinations_are_named() -> None:
 
     with pytest.raises(ConfigError, match="residual blocks"):
         nefl(Linear())
+
+
+def test_a_level_s_model_and_needs_are_its_own_whatever_clients_draw() -> None:
+    method = method_of(build("dapper_args.params.nefl.dynamic_range=1"))
+    plain = method_of(build())
+    state = ServerState(1, method.problem.starting_weights(), build().profiles)
+    for level in range(1, 4):
+        sizes = [sum(p.numel() for p in each.level_model(state, level).parameters()) for each in (method, plain)]
+        assert sizes[0] == sizes[1]
+        phases = method.local_phases(ClientProfile(0, "", level, method.problem.ratios[level - 1], 0))
+        assert [phase.passes[0].plan for phase in phases] == [method.submodels[k] for k in method.reachable(level)]
+        assert sum(phase.epochs for phase in phases) == pytest.approx(method.problem.training.epochs)
+    assert [list(method.reachable(level)) for level in (1, 2, 3)] == [[2, 3], [1, 2, 3], [1, 2]]

@@ -163,6 +163,14 @@ def test_what_is_not_finite_is_left_out_and_hides_nobody() -> None:
     assert [verdict.counted for verdict in mean.verdicts] == [1, 1, 0, 0, 0]
 
 
+def test_where_nothing_is_finite_the_model_stays() -> None:
+    mean = screened()
+    for _ in range(2):
+        mean.add(changed(*(torch.nan,) * 4), DENSE, 1)
+    assert mean.result()["w"].tolist() == list(BEFORE)
+    assert [verdict.counted for verdict in mean.verdicts] == [0, 0]
+
+
 def test_uploads_that_do_not_fit_are_refused_and_a_round_needs_one() -> None:
     mean = screened()
     with pytest.raises(ProtocolError, match="has shape"):
