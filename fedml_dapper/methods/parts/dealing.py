@@ -37,8 +37,9 @@ def deal(
     """Channels of one ``client``, given the ``widths`` that it and all others are sent.
 
     Of each group's width, a ``share`` is dealt: in a random order of the channels, every client's part begins where
-    that of the client before it ends. So a round leaves no channel out that it has room for. The rest of the width are
-    the first channels of the group's ranking (int64, most important first), which clients have in common.
+    that of the client before it ends. So a round in which all clients take part, with equal widths, leaves no channel
+    out that it has room for; others may. The rest of the width are the first channels of the group's ranking (int64,
+    most important first), which clients have in common.
     """
     kept = {}
     for name, ranking in rankings.items():

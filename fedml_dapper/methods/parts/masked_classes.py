@@ -1,4 +1,4 @@
-"""Objective of HeteroFL and FedRolex: masked cross-entropy, and slim layers that are scaled up in training.
+"""What HeteroFL and FedRolex share: masked cross-entropy, slim layers scaled up in training, a mean over holders.
 
 Clients say nothing about classes that they have no image of. Logits of such classes are set to zero in training. Their
 rows of the predictor are left out of the average, as in the originals, whose server knows every client's classes. Here
@@ -16,7 +16,16 @@ from torch import Tensor
 
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Problem, RecoverAndAverage, ServerState, Upload
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientContext,
+    Downlink,
+    Loss,
+    Problem,
+    RecoverAndAverage,
+    ServerState,
+    Upload,
+)
 from fedml_dapper.methods.parts.scaler import Scalers, with_scaler
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.models import Backbone
@@ -35,9 +44,12 @@ class MaskedClassesParams(StaticBatchNormParams):
 
 
 class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
-    """Base of methods with this objective: what it needs, what it costs, and what the server learns by it."""
+    """Base of slim methods with this objective; they differ in the channels that they keep."""
 
     Params = MaskedClassesParams
+    slims = True
+    slim_downlink = True
+    allows_personal_layers = True
     remedy = "switch masked_loss off in dapper_args.params"
 
     def __init__(self, params: MaskedClassesParams, problem: Problem) -> None:
@@ -65,6 +77,17 @@ class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
             return self.problem.task.loss(zeroed(model(batch.inputs), absent), batch.targets)
 
         return loss
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs of the sub-model, then its statistics on the client's images; the client's classes go along."""
+        model = self.load(client, downlink)
+        training = self.train_epochs(client, downlink, model, self.objective(client, downlink))
+        self.measure_statistics(client, model)
+        return self.upload(client, downlink, model, training, self.held_classes(client))
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """Each coordinate's mean over the clients that hold it; what nobody holds stays as it is."""
+        return self.with_level_statistics(server, self.mean_of_holders(server))
 
     def held_classes(self, client: ClientContext) -> Tensors:
         """Extras of an upload: which classes the client has images of, ``classes``, bool (C,); none if not set."""
