@@ -58,10 +58,19 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._built_in)
 
     def find(self, name: str) -> T:
-        """Return the object that ``name`` stands for; raise :class:`ConfigError` where none is there or fits."""
-        if name in self._built_in:
-            return self._built_in[name]
+        """Return the object that ``name`` stands for.
+
+        Raises:
+            ConfigError: There is none, it does not fit, or an installed package calls another one so.
+        """
         packages = installed(ENTRY_POINTS[self.key])
+        if name in self._built_in:
+            if name in packages:
+                raise ConfigError(
+                    f"{self.key}: `{name}` is built in, and an installed package calls its `{packages[name]}` so, too;"
+                    f" set {self.key} to the latter, or give its entry point another name"
+                )
+            return self._built_in[name]
         reference = Reference.parse(name) or packages.get(name)
         if reference is None:
             known = did_you_mean(name, [*self._built_in, *self._elsewhere, *packages])

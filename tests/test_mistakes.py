@@ -50,6 +50,13 @@ EXPECTED = (
 )
 
 
+def test_a_key_in_another_s_section_is_told_where_it_stands(tmp_path: Path) -> None:
+    assert (
+        told(tmp_path, "data_args: {batch_size: 8}\n")
+        == "unknown key `batch_size` in data_args; it stands in train_args"
+    )
+
+
 def told(folder: Path, text: str) -> str:
     file = folder / "experiment.yaml"
     file.write_text(text)

@@ -54,6 +54,17 @@ def test_entry_points_of_installed_packages(zoo: Path, monkeypatch: pytest.Monke
     assert EntryPoint("zebra", "zoo:Zebra", "fedml_dapper.methods").load().__name__ == "Zebra"
 
 
+def test_a_package_that_takes_a_built_in_name_is_told_so(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(zoo.parent)
+    package = zoo.parent / "feline-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: feline\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[fedml_dapper.methods]\ncat = zoo:Zebra\n")
+    with pytest.raises(ConfigError, match="`cat` is built in, and an installed package calls its `zoo:Zebra` so, too"):
+        ANIMALS.find("cat")
+    assert ANIMALS.find("dog") is not None
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

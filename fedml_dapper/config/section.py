@@ -196,21 +196,28 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: s
     inside = f" in {place}" if place else ""
     match mistake["type"]:
         case "extra_forbidden":
-            known = _keys_at(model, parents)
-            of_fedml = [name for section, name in fedml_paths() if section == place]
-            quoted = f"{last:.{_LONGEST_KEY}}"
-            if (present := present_name(f"{place}.{last}")) != f"{place}.{last}":
-                return f"unknown key `{last}`{inside}: the former name of `{present}`, which is there too; keep that"
-            if place in listed and closest(last, [*known, *of_fedml]) is None:
-                return f"unknown key `{quoted}`{inside}"
-            listed |= set() if closest(last, known) else {place}
-            return f"unknown key `{quoted}`{inside}{did_you_mean(last, known, of_fedml)}"
+            return f"unknown key `{last:.{_LONGEST_KEY}}`{inside}{_unknown_key(model, last, parents, place, listed)}"
         case "missing":
             return f"missing key `{last}`{inside}"
         case "value_error":
             where = ".".join(step for step in (place, last) if step)
             return f"{where}: {mistake['ctx']['error']}" if where else str(mistake["ctx"]["error"])
     return f"`{last:.{_LONGEST_KEY}}`{inside} {_misfit(mistake)}"
+
+
+def _unknown_key(model: type[Section], key: str, parents: Sequence[str], place: str, listed: set[str]) -> str:
+    """Say what is known of an unknown key at ``place``, in words that follow it."""
+    if (present := present_name(f"{place}.{key}")) != f"{place}.{key}":
+        return f": the former name of `{present}`, which is there too; keep that"
+    known = _keys_at(model, parents)
+    of_fedml = [name for section, name in fedml_paths() if section == place and name != key]
+    home = _home_of(model, key, parents)
+    if home is not None:
+        return f"; it stands in {home}"
+    if place in listed and closest(key, [*known, *of_fedml]) is None:
+        return ""
+    listed |= set() if closest(key, known) else {place}
+    return did_you_mean(key, known, of_fedml)
 
 
 def _misfit(mistake: ErrorDetails) -> str:
@@ -239,6 +246,17 @@ def shown(value: object) -> str:
         return shortened(_SHORT.repr(value))
     except ValueError:  # Python refuses to print numbers of more than 4300 digits
         return "a very large number"
+
+
+def _home_of(model: type[BaseModel], key: str, parents: Sequence[str]) -> str | None:
+    """Return the one other section of ``model`` that has ``key``, which was found in section ``parents``."""
+    others = {name: field for name, field in model.model_fields.items() if [name] != list(parents)}
+    homes = [
+        name
+        for name, field in others.items()
+        if any(key in each.model_fields for each in _sections_in(field.annotation))
+    ]
+    return homes[0] if len(homes) == 1 and len(parents) == 1 else None
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

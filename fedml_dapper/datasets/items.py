@@ -325,10 +325,12 @@ def _conversion(item: object) -> str:
     return ""
 
 
-def describe_user_error(error: BaseException) -> str:
-    """Describe an error of the user's code on one line: its kind, its words, and the last line that is no library's."""
+def describe_user_error(error: BaseException, file: str | None = None) -> str:
+    """Describe an error of the user's code on one line: its kind, its words, and the last line of ``file``, or else the
+    last one that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    own = [frame for frame in frames if frame.filename == file]
+    own = own or [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
     frame = (own or frames)[-1]
     summary = shortened(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_MESSAGE).removesuffix(":")
     return f"{summary} ({Path(frame.filename).name}, line {frame.lineno})"

@@ -11,6 +11,7 @@ from fedml_dapper.capture import EAGER, Capture, Captures, CudaGraphs
 from fedml_dapper.datasets import Batch, ClientData, TestData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.method_errors import method_blamed
 from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.federation.scoring.trained_figures import TrainedFigures
 from fedml_dapper.federation.task_errors import task_blamed
@@ -126,7 +127,8 @@ class ClientSide:
         task = self._experiment.method.problem.task
         on_cpu = self._experiment.device.type == "cpu"
         memory = freed_memory_kept() if on_cpu else nullcontext()  # a GPU's is torch's to keep
-        with memory, layers, self._blamed(downlink), task_blamed(task):
+        method = method_blamed(self._experiment.method, f"client {downlink.client_id}, round {downlink.round}")
+        with memory, layers, method, self._blamed(downlink), task_blamed(task):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 
     def _blamed(self, downlink: Downlink) -> AbstractContextManager[None]:

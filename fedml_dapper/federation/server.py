@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedml_dapper.config import CheckInArgs
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.method_errors import method_blamed
 from fedml_dapper.federation.round.attendance import Attendance
 from fedml_dapper.federation.round.buffered import Buffered
 from fedml_dapper.federation.round.checked_in import CheckedIn
@@ -161,7 +162,8 @@ class Server(Collector):
         found = [feature.closing(self._round, unfinished) for feature in self._features]
         void = next((reason for reason in found if reason is not None), None)
         if void is None:
-            void = make_model(self._round, self.state, self._check.times_median, self.is_simulation)
+            with method_blamed(self._method, f"end of round {self._round.number}"):
+                void = make_model(self._round, self.state, self._check.times_median, self.is_simulation)
         if void is not None:
             LOGGER.error("round %d: %s; the global model stays as it was before", self._round.number, void)
         self._round.close()

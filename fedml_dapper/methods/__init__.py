@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fedml_dapper.config import DapperArgs, did_you_mean
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
     from fedml_dapper.methods.catalogue.fedavg import FedAvg
 else:
     __getattr__ = lazy_names(__name__, __file__)
+
+
+LOGGER = logging.getLogger(__name__)
+_LIKE_A_HOOK = 0.85
+"""Least likeness, of at most 1, of a name to a hook's by which it is taken for a slip."""
 
 
 def _fits(found: object) -> str:
@@ -105,9 +112,21 @@ def effective_params(args: DapperArgs) -> dict[str, Any]:
 def build_method(args: DapperArgs, problem: Problem) -> Method[Any]:
     """The method named in ``args`` with its settings. All methods' settings are checked; raises ``ConfigError``."""
     method = METHODS.find(args.method)
+    if args.method not in METHODS:
+        _warn_of_misspelt_hooks(method)
     for name, values in args.params.items():
         if name != method.name and name not in METHODS:
             known = did_you_mean(name, {*METHODS, method.name})
             raise ConfigError(f"dapper_args.params: unknown method `{name}`{known}")
         (method if name == method.name else METHODS[name]).check_params(values)
     return method(method.check_params(args.params.get(method.name, {})), problem)
+
+
+def _warn_of_misspelt_hooks(method: type[Method[Any]]) -> None:
+    """Warn of public names of a user's class that override nothing and are almost a hook's, which stays FedAvg's."""
+    hooks = {name for name in vars(Method) if not name.startswith("_")}
+    own = {name for kind in method.__mro__ if issubclass(kind, Method) and kind is not Method for name in vars(kind)}
+    for name in sorted(name for name in own - hooks if not name.startswith("_")):
+        close = get_close_matches(name, hooks, n=1, cutoff=_LIKE_A_HOOK)
+        if close:
+            LOGGER.warning("`%s` of %s overrides nothing; did you mean `%s`?", name, method.__name__, close[0])

@@ -6,6 +6,7 @@ read from ``args``, and the file decides which keys are settings. A new setting 
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ def init(config_files: Path | str | Sequence[Path | str] | None = None) -> Argum
     args = start(loaded.settings, loaded.sections, command_line)
     # They are read again later, when the program may be in another folder.
     setattr(args, _FILES, tuple(str(experiment_file(file).absolute()) for file in files))
-    show(args, loaded.notes)
+    show(args, (*loaded.notes, *_unread_options()))
     return args
 
 
@@ -78,6 +79,13 @@ def _files_of_command_line() -> list[str]:
     parser.add_argument("--cf", "--yaml_config_file", dest="files", action="append", default=[])
     found: list[str] = parser.parse_known_args()[0].files
     return found
+
+
+def _unread_options() -> list[str]:
+    """Return a note where the command line changes settings, as that of ``fedml-dapper run`` may."""
+    if "--set" not in sys.argv:
+        return []
+    return ["--set is not read in a program of one's own: put what it says into a file, and lay that over by --cf"]
 
 
 def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespace) -> Arguments:

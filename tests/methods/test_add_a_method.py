@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import Settings
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
 
 SettingsFactory = Callable[..., Settings]
@@ -35,9 +36,9 @@ def block(name: str, page: str = PAGE) -> str:
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     """The first method's two files, as a user would save them; the second's are beside them."""
-    for name in ("fedavgm.py", "fedavgm.yaml", "calibrated.py", "calibrated.yaml"):
+    for name in ("heavyball.py", "heavyball.yaml", "calibrated.py", "calibrated.yaml"):
         (tmp_path / name).write_text(block(name))
-    return tmp_path / "fedavgm.yaml"
+    return tmp_path / "heavyball.yaml"
 
 
 def final_weights(experiment: Experiment) -> dict[str, Tensor]:
@@ -50,7 +51,7 @@ def test_it_stands_in_a_bench_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mine.yaml").write_text(block("mine.yaml", BENCHES))
     result = CliRunner().invoke(main, ["bench", "mine.yaml", "--seeds", "1", "--report"])
     assert result.exit_code == 0, result.output
-    assert re.search(r"FedAvgM +│ 0 of 1", result.stdout), result.stdout
+    assert re.search(r"HeavyBall +│ 0 of 1", result.stdout), result.stdout
 
 
 @pytest.mark.usefixtures("page")
@@ -62,17 +63,17 @@ def test_it_enters_a_shipped_bench_beside_the_finished_runs(tmp_path: Path, monk
     assert command is not None
     result = CliRunner().invoke(main, [*command.group(1).split(), "--seeds", "11", "--report"])
     assert result.exit_code == 0, result.output
-    assert re.search(r"fedavgm +│ 0 of 1", result.stdout), result.stdout
+    assert re.search(r"heavyball +│ 0 of 1", result.stdout), result.stdout
     assert re.search(r"FedRolex +│ 1 of 1", result.stdout), result.stdout
 
 
 @pytest.mark.long
 def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FEW, above=page))
-    assert experiment.method.name == "fedavgm"
-    assert experiment.record().sources["dapper_args.method"].startswith("fedavgm.py:FedAvgM (source ")
+    assert experiment.method.name == "heavyball"
+    assert experiment.record().sources["dapper_args.method"].startswith("heavyball.py:HeavyBall (source ")
     moved = final_weights(experiment)
-    still = final_weights(build_experiment(tiny_settings(*FEW, "dapper_args.params.fedavgm.beta=0", above=page)))
+    still = final_weights(build_experiment(tiny_settings(*FEW, "dapper_args.params.heavyball.beta=0", above=page)))
     plain = final_weights(build_experiment(tiny_settings("method=fedavg", *FEW)))
     name = "predictor.weight"
     torch.testing.assert_close(still[name], plain[name])
@@ -91,11 +92,11 @@ def test_the_page_s_loss_is_what_clients_minimise(page: Path, tiny_settings: Set
 
 @pytest.mark.long
 def test_the_page_s_test_passes_and_can_fail(page: Path, tmp_path: Path) -> None:
-    (tmp_path / "test_fedavgm.py").write_text(block("test_fedavgm.py"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fedavgm.py"]
+    (tmp_path / "test_heavyball.py").write_text(block("test_heavyball.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_heavyball.py"]
     passed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert passed.returncode == 0, passed.stdout
-    source = page.with_name("fedavgm.py")
+    source = page.with_name("heavyball.py")
     source.write_text(source.read_text().replace("before[name] + change", "before[name] + 2 * change"))
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 failed" in failed.stdout
@@ -111,8 +112,8 @@ class Params(MethodParams):
     beta: float = Field(default=0.9, ge=0, lt=1)
 
 
-class FedAvgM(Method[Params]):
-    name = "fedavgm"
+class HeavyBall(Method[Params]):
+    name = "heavyball"
     Params = Params
     takes_at_home = True
 
@@ -139,15 +140,15 @@ class MomentumAverage(RecoverAndAverage):
 def test_a_method_that_was_written_before_runs_as_it_did(page: Path, tiny_settings: SettingsFactory) -> None:
     small = (*FEW, "width=2", "client_share=0.02")
     now = final_weights(build_experiment(tiny_settings(*small, above=page)))
-    page.with_name("fedavgm.py").write_text(EARLIER)
+    page.with_name("heavyball.py").write_text(EARLIER)
     before = final_weights(build_experiment(tiny_settings(*small, above=page)))
     assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
     assert build_experiment(tiny_settings(*small, "personal_layers=norms", above=page)).method.personal
 
 
 def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) -> None:
-    with pytest.raises(ConfigError, match=r"`beta` in dapper_args.params.fedavgm is 1"):
-        build_experiment(tiny_settings("dapper_args.params.fedavgm.beta=1", above=page))
+    with pytest.raises(ConfigError, match=r"`beta` in dapper_args.params.heavyball is 1"):
+        build_experiment(tiny_settings("dapper_args.params.heavyball.beta=1", above=page))
     with pytest.raises(ConfigError, match=r"dapper_args.params: unknown method `fedavgn`; did you mean `fedavg`"):
         build_experiment(tiny_settings("dapper_args.params.fedavgn.beta=1", above=page))
 
@@ -155,10 +156,10 @@ def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) ->
 def test_a_run_is_not_resumed_with_other_code(page: Path, tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     simulate(build_experiment(tiny_settings(*FEW, above=page)), run_dir=run_dir)
-    source = page.with_name("fedavgm.py")
+    source = page.with_name("heavyball.py")
     source.write_text(source.read_text().replace("+ beta *", "- beta *"))
     with pytest.raises(
-        ConfigError, match=r"other settings: dapper_args.method is fedavgm.py:FedAvgM \(source .* there"
+        ConfigError, match=r"other settings: dapper_args.method is heavyball.py:HeavyBall \(source .* there"
     ):
         simulate(build_experiment(tiny_settings(*FEW, above=page)), run_dir=run_dir, resume=True)
 
@@ -166,11 +167,70 @@ def test_a_run_is_not_resumed_with_other_code(page: Path, tiny_settings: Setting
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("FedAvgM = 3", "is no method; derive a class from fedml_dapper.methods.Method"),
-        ("from fedml_dapper.methods import Method\nclass FedAvgM(Method): ...", "is a method without `name`"),
+        ("HeavyBall = 3", "is no method; derive a class from fedml_dapper.methods.Method"),
+        ("from fedml_dapper.methods import Method\nclass HeavyBall(Method): ...", "is a method without `name`"),
     ],
 )
 def test_what_is_no_method_is_refused(page: Path, tiny_settings: SettingsFactory, code: str, message: str) -> None:
-    page.with_name("fedavgm.py").write_text(code)
+    page.with_name("heavyball.py").write_text(code)
     with pytest.raises(ConfigError, match=message):
         build_experiment(tiny_settings(*FEW, above=page))
+
+
+OWN = """
+from fedml_dapper.methods import Method, MethodParams
+
+
+class Params(MethodParams): ...
+
+
+class Own(Method[Params]):
+    name = "own"
+    Params = Params
+
+{hook}
+"""
+
+
+def with_hook(tmp_path: Path, tiny_settings: SettingsFactory, hook: str) -> Settings:
+    (tmp_path / "own.py").write_text(OWN.format(hook=textwrap.indent(hook, "    ")))
+    return tiny_settings(*FEW, f"method={tmp_path / 'own.py'}:Own")
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (
+            "def server_update(self, server, mean): return mean",
+            "Own.server_update returns something, which nobody reads",
+        ),
+        (
+            "def server_update(self, server, mean): server.weights = {n: mean[n] for n in sorted(mean)[1:]}",
+            "Own.server_update leaves a global model in which 1 entries are missing, new or of another shape, such as",
+        ),
+        (
+            "def objective(self, client, downlink): return self.params.nu",
+            r"client \d, round 1: dapper_args.method: method `own` fails: AttributeError: .* \(own.py, line 12\)",
+        ),
+        (
+            "def downlink(self, server, client_id): return 1 / 0",
+            r"downlink to client \d, round 1: .* `own` fails: ZeroDivisionError: division by zero \(own.py, line 12\)",
+        ),
+        (
+            "def server_update(self, server, mean): server.memory.keep('x', 3)",
+            r"end of round 1: .* method `own` fails: TypeError: .* \(own.py, line 12\)",
+        ),
+    ],
+)
+def test_a_slip_in_a_hook_is_one_line(tmp_path: Path, tiny_settings: SettingsFactory, hook: str, said: str) -> None:
+    with pytest.raises(DapperError, match=said) as caught:
+        simulate(build_experiment(with_hook(tmp_path, tiny_settings, hook)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hook_that_is_misspelt_is_told(
+    tmp_path: Path, tiny_settings: SettingsFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = "def server_updates(self, server, mean): ...\ndef my_part(self): ..."
+    build_experiment(with_hook(tmp_path, tiny_settings, hooks))
+    assert caplog.messages == ["`server_updates` of Own overrides nothing; did you mean `server_update`?"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -36,6 +37,20 @@ def test_our_errors_end_it_by_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert said.startswith("program.py: experiment.yaml: something is wrong with xxx")
     assert len(said.splitlines()) == 1
     assert len(said) < 300
+
+
+def test_ctrl_c_ends_it_by_a_line_that_says_how_it_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\nfrom fedml_dapper.platform.program_end import end_by_a_line\n"
+        "end_by_a_line()\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130
+    assert ended.stderr.startswith(
+        "program.py: interrupted; its run goes on where it was if its runner is given run_dir"
+    )
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_others_are_for_who_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:

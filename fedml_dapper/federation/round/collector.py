@@ -8,6 +8,7 @@ from functools import partial
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.method_errors import method_blamed
 from fedml_dapper.federation.round.fewer_bits_down import FewerBitsDown
 from fedml_dapper.federation.round.open_round import OpenRound
 from fedml_dapper.federation.round.update_norm import UpdateNorms
@@ -50,7 +51,9 @@ class Collector:
 
     def downlink(self, client_id: int) -> Downlink:
         """Return what ``client_id`` starts this round from."""
-        made = self._down.sent(self._method.downlink(self.state, client_id))
+        with method_blamed(self._method, f"downlink to client {client_id}, round {self._round.number}"):
+            sent = self._method.downlink(self.state, client_id)
+        made = self._down.sent(sent)
         message = replace(made, level=self.state.profiles[client_id].level)
         self._round.bytes_down[client_id] = payload_bytes(message, self._layout)
         self._round.num_downlinks[client_id] += 1

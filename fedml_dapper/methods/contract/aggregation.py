@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from fedml_dapper.errors import DapperError
 from fedml_dapper.methods.contract.messages import Upload
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ServerState
@@ -21,8 +22,8 @@ from fedml_dapper.pruning import (
     Tensors,
 )
 
-ServerUpdate = Callable[[ServerState, Tensors], None]
-"""A step of the server, given its state and the mean of a round's uploads."""
+ServerUpdate = Callable[[ServerState, Tensors], object]
+"""A step of the server, given its state and the mean of a round's uploads; it returns None."""
 _HOLDING = RecoveringMean | ClippedMean | PrivateMean
 """Means that can let uploads wait; the others keep all of them, or none."""
 
@@ -115,9 +116,23 @@ class RecoverAndAverage:
         if self._update is None:
             self._server.weights = mean
         else:
-            self._update(self._server, mean)
+            _take_step(self._update, self._server, mean)
         verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
         self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
+
+
+def _take_step(update: ServerUpdate, server: ServerState, mean: Tensors) -> None:
+    """Let ``update`` write the new global model; raise :class:`DapperError` for one that is none."""
+    name = getattr(update, "__qualname__", "server_update")
+    before = {entry: tensor.shape for entry, tensor in server.weights.items()}
+    if update(server, mean) is not None:
+        raise DapperError(f"{name} returns something, which nobody reads; write the new model into server.weights")
+    after = {entry: tensor.shape for entry, tensor in server.weights.items()}
+    if wrong := sorted(entry for entry in before.keys() | after.keys() if before.get(entry) != after.get(entry)):
+        raise DapperError(
+            f"{name} leaves a global model in which {len(wrong)} entries are missing, new or of another shape, such as"
+            f" `{wrong[0]}`; server.weights has to hold every entry of `mean`, in its shape"
+        )
 
 
 def _mean_of_round(
