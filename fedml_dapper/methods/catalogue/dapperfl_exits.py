@@ -24,8 +24,7 @@ from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.early_exits import EarlyExits, with_exits
 from fedml_dapper.methods.parts.server_momentum import momentum_step
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.loading import put_tensors
-from fedml_dapper.pruning import PruningPlan, Recovery, Tensors, slim_tensors
+from fedml_dapper.pruning import PruningPlan, Recovery, Tensors
 
 
 class DapperFLExitsParams(MethodParams):
@@ -83,7 +82,4 @@ class DapperFLExits(Method[DapperFLExitsParams]):
 
     def level_model(self, server: ServerState, level: int) -> Backbone:
         """The global model's most important channels, as many as a device of ``level`` can carry."""
-        plan = first_ranked_plan(self.problem, server, level)
-        model = self.local_model(plan)
-        put_tensors(model, slim_tensors(server.weights, self.problem.layout, plan))
-        return model
+        return self.part_of_global_model(server, first_ranked_plan(self.problem, server, level))

@@ -40,8 +40,7 @@ from fedml_dapper.methods.contract import (
 )
 from fedml_dapper.methods.parts.ratio_bandit import Leaf, choose, learn
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.loading import put_tensors
-from fedml_dapper.pruning import DENSE, PruningPlan, Tensors, plan_by_importance, slim_tensors
+from fedml_dapper.pruning import DENSE, PruningPlan, Tensors, plan_by_importance
 
 
 class FedMPParams(MethodParams):
@@ -116,10 +115,7 @@ class FedMP(Method[FedMPParams]):
 
     def level_model(self, server: ServerState, level: int) -> Backbone:
         """The global model at the level's ratio, whatever ratios the clients' bandits choose."""
-        plan = self._plan_of(server, self.problem.ratios[level - 1])
-        model = self.local_model(plan)
-        put_tensors(model, slim_tensors(server.weights, self.problem.layout, plan))
-        return model
+        return self.part_of_global_model(server, self._plan_of(server, self.problem.ratios[level - 1]))
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """Residual recovery and mean (R2SP), after which the bandits learn where there are any."""

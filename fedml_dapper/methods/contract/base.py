@@ -428,6 +428,12 @@ class Method(Unchanging, Generic[P]):
         put_tensors(model, server.weights)
         return model
 
+    def part_of_global_model(self, server: ServerState, plan: PruningPlan) -> Backbone:
+        """The part of the server's model that ``plan`` leaves."""
+        model = self.local_model(plan)
+        put_tensors(model, slim_tensors(server.weights, self.problem.layout, plan))
+        return model
+
     def has_level_model(self, level: int) -> bool:
         """Whether a device of capability ``level`` can run what :meth:`level_model` gives: the whole model fits only
         where nothing has to be cut."""

@@ -39,8 +39,7 @@ from fedml_dapper.methods.contract import (
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.loading import put_tensors
-from fedml_dapper.pruning import PruningPlan, Recovery, slim_tensors, write_back
+from fedml_dapper.pruning import PruningPlan, Recovery, write_back
 
 Statistics = Literal["slim", "recalibrate", "by_level", "exact", "dense"]
 
@@ -173,11 +172,7 @@ class StaticBatchNorm(Method[P]):
         return self._cut(server, level)
 
     def _cut(self, server: ServerState, level: int) -> Backbone:
-        layout = self.problem.layout
-        plan = self.level_plan(server, level)
-        model = self.local_model(plan)
-        put_tensors(model, slim_tensors(self.as_of_level(server, level).weights, layout, plan))
-        return model
+        return self.part_of_global_model(self.as_of_level(server, level), self.level_plan(server, level))
 
     def as_of_level(self, server: ServerState, level: int) -> ServerState:
         """State of the server with the statistics of clients of ``level``, where these are averaged apart."""
