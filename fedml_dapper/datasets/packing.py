@@ -8,7 +8,8 @@ import numpy as np
 
 from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
-from fedml_dapper.datasets.own_pictures import find_pictures, is_picture
+from fedml_dapper.datasets.own_pictures import find_pictures
+from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.datasets.sources import PartName, class_names, find_splits, read_all
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import ConfigError, DataError

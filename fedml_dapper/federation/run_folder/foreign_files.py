@@ -9,7 +9,7 @@ import yaml
 
 from fedml_dapper.config import Settings, parse_yaml
 from fedml_dapper.datasets import FOLDER
-from fedml_dapper.datasets.own_pictures import is_picture
+from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.file_names import (
     CHECKPOINTS_NAME,
