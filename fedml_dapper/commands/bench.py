@@ -18,6 +18,7 @@ from fedml_dapper.commands.options import read_seeds
 from fedml_dapper.config import Precision, parse_override
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.process.extras import need
+from fedml_dapper.process.interruption import SAME_COMMAND, ending_in_order
 
 if TYPE_CHECKING:
     from fedml_dapper.benches.overview import Standing
@@ -40,6 +41,7 @@ _LINE_EVERY_S = 30.0
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
 @click.option("--report", "report_only", is_flag=True, help="Run nothing; report the cells that are there.")
 @click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
+@ending_in_order("fedml-dapper", SAME_COMMAND)
 def bench(
     name: str | None,
     profile: ProfileName,
