@@ -116,6 +116,12 @@ def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pyt
         (("there.yaml",), "there.yaml is there already"),
         (("nowhere/one.yaml",), "no folder nowhere"),
         (("one.yaml", "--weakest", "0"), "0 is not in the range"),
+        (("one.yaml", "--data", "nopics"), "--data nopics: no folder, FILE.py:FUNCTION or suite of that name; did you"),
+        (("one.yaml", "--data", "folder"), "--data folder: no folder"),
+        (("one.yaml", "--data", "mine.py:load"), "--data mine.py:load: no file "),
+        (("one.yaml", "--model", "net.py"), "--model net.py: no FILE.py:NAME, torchvision:NAME or built-in network"),
+        (("one.yaml", "--model", "resnet12"), "of that name; did you mean `resnet1"),
+        (("one.yaml", "--model", "net.py:Net"), "--model net.py:Net: no file "),
     ],
 )
 def test_what_cannot_be_leaves_nothing(
