@@ -9,6 +9,7 @@ import yaml
 
 from fedml_dapper.config import Settings, parse_yaml
 from fedml_dapper.datasets import FOLDER
+from fedml_dapper.datasets.beside_pictures import is_no_data
 from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.file_names import (
@@ -59,7 +60,7 @@ def check_apart_from_data(path: Path, settings: Settings) -> None:
     place = path.resolve()
     is_among = root in place.parents and not (path / LEDGER_NAME).exists() and _holds_data(path)
     if place == root or is_among:
-        raise ConfigError(f"{path} is a folder of the data; choose another for the run, e.g. {data / 'runs' / 'mine'}")
+        raise ConfigError(f"{path} is a folder of the data; choose another for the run, e.g. runs/mine")
 
 
 def checkpoints_in(path: Path) -> list[Path]:
@@ -69,8 +70,8 @@ def checkpoints_in(path: Path) -> list[Path]:
 
 
 def _holds_data(path: Path) -> bool:
-    """Whether there are folders in ``path``, as in a domain, or pictures, as in a class."""
-    return any(inside.is_dir() or is_picture(inside) for inside in path.glob("[!.]*"))
+    """Whether there are folders in ``path``, as in a domain, or pictures, as in a class; those of results are none."""
+    return any(is_picture(inside) or (inside.is_dir() and not is_no_data(inside)) for inside in path.iterdir())
 
 
 def _is_written_by_a_run(file: Path) -> bool:
