@@ -126,21 +126,21 @@ class Run:
 
         For a level it is cut by the method's own rule. HeteroFL, FedMP and others that send slim models give the model
         that such a device would be sent next; DapperFL removes the channels of least l1 norm. DapperFL's cut model has
-        not been trained since; a client trains it for some epochs from there. Methods that do not slim give the whole
-        model.
+        not been trained since; a client trains it for some epochs from there. Methods that do not slim have a model
+        only for levels of which nothing is cut.
 
         Raises:
-            ConfigError: There is no such level, or the method has no global model.
+            ConfigError: There is no such level, or the method has no global model, or none for the level.
             DataError: No model has been written yet.
         """
         levels = len(self.settings.dapper_args.levels.ratios)
         if level is not None and not 1 <= level <= levels:
             raise ConfigError(f"no capability level {level}; the run in {self.folder} has levels 1 to {levels}")
-        method = self._finished.method
-        state = self._finished.state
+        finished = self._finished
+        method = finished.method
         if not method.has_global_model:
             raise ConfigError(f"method `{method.name}` has no global model: every client uses one of its own")
-        return (method.global_model(state) if level is None else method.level_model(state, level)).eval()
+        return (method.global_model(finished.state) if level is None else finished.level_model(level)).eval()
 
     def report(self) -> Path:
         """Write the HTML report; returns its path."""

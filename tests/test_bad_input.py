@@ -104,7 +104,7 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         (["method=nets.py:Broken"], "is no method; derive a class from"),
         (
             ["dapper_args.levels.assignment=[1, 2]"],
-            "experiment.yaml: dapper_args.levels.assignment as a list (2 entries) needs one entry for each of",
+            "experiment.yaml, --set: dapper_args.levels.assignment as a list (2 entries) needs one entry for each of",
         ),
         (["dapper_args.levels.assignment=nets.py:rule"], "nets.py has no `rule`"),
         (["task=segmentations"], "did you mean `segmentation`?"),

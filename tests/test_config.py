@@ -185,6 +185,15 @@ def test_mistakes_are_named_in_one_line(experiment: Path, override: str, message
     assert "\n" not in str(caught.value)
 
 
+def test_a_mistake_among_overrides_is_not_put_down_to_the_file_alone(experiment: Path) -> None:
+    for overrides, place in ((["comm_round=many"], "--set"), ({"comm_round": "many"}, "the settings passed")):
+        with pytest.raises(ConfigError, match=rf"^{experiment}, {place}: `comm_round` in train_args is 'many'"):
+            load_settings([experiment], overrides)
+    experiment.write_text("train_args: {comm_round: many}\n")
+    with pytest.raises(ConfigError, match=rf"^{experiment}: `comm_round` in train_args is 'many'"):
+        load_settings([experiment])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -242,7 +251,7 @@ def test_all_misplaced_settings_are_told_at_once(experiment: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings([experiment], wrong)
     line = str(caught.value)
-    assert line.startswith(f"{experiment}: 5 mistakes: (1) --set wdth: unknown key; did you mean `width`?; (2)")
+    assert line.startswith(f"{experiment}, --set: 5 mistakes: (1) --set wdth: unknown key; did you mean `width`?; (2)")
     assert all(part in line for part in ("--set epochs: expected key=value", "'many'", "`learning_rate`", "method"))
     with pytest.raises(ConfigError, match=r"2 mistakes: \(1\) wdth: unknown key.*\(2\) learnig_rate: unknown key"):
         load_settings([experiment], {"wdth": 3, "learnig_rate": 1})

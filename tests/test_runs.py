@@ -113,7 +113,7 @@ def test_the_model_is_the_one_that_was_scored(tiny: str, tmp_path: Path) -> None
 @pytest.mark.long
 @pytest.mark.parametrize(
     "method",
-    sampled(["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fedavg"]),
+    sampled(["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse"]),
 )
 def test_a_levels_model_costs_what_its_footprint_says(tiny: str, tmp_path: Path, method: str) -> None:
     run = fedml_dapper.run(tiny, comm_round=1, method=method, output=tmp_path / "run", progress=False)
@@ -151,6 +151,10 @@ def test_what_there_is_not_is_said_in_one_line(tiny: str, tmp_path: Path) -> Non
         run.model()
     with pytest.raises(ConfigError, match=r"no capability level 6; .* has levels 1 to 5"):
         run.model(level=6)
+    whole = fedml_dapper.run(tiny, comm_round=1, method="fedavg", output=tmp_path / "whole", progress=False)
+    with pytest.raises(ConfigError, match=r"method `fedavg` trains the full model on everyone and has none .* level 4"):
+        whole.model(level=4)
+    assert isinstance(whole.model(level=1), nn.Module)  # of which nothing is cut
     (run.folder / MODEL_NAME).unlink()
     with pytest.raises(DataError, match="no global model at"):
         Run.open(run.folder).model()

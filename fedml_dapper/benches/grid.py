@@ -51,6 +51,8 @@ _NOT_RESULTS: dict[str, Any] = {
     "data_args": {"data_cache_dir"},
 }
 """Settings that do not change what a run computes."""
+_IN_A_CLONE = "; the package is installed without it, so start this bench at the root of a clone of the repository"
+"""Way out where a shipped bench names a file of ``examples/``."""
 
 
 class Published(Section):
@@ -322,7 +324,8 @@ def cells(
             for layer in layers:
                 values = merge(values, layer)
             where = f"bench {bench.name}, {variant.label}"
-            chosen.append(Cell(variant, seed, _checked(values, folders, where)))
+            is_as_shipped = not bench.folders and not overrides
+            chosen.append(Cell(variant, seed, _checked(values, folders, where, _IN_A_CLONE if is_as_shipped else "")))
             _check_statistic(bench.statistic, chosen[-1].settings, where)
     return chosen
 
@@ -345,8 +348,11 @@ def _of_method(name: str) -> Mapping[str, Any]:
     return read_yaml(file) if file.is_file() else {"dapper_args": {"method": name}}
 
 
-def _checked(values: dict[str, Any], folders: Sequence[Path], where: str) -> Settings:
-    """The settings of a cell, with the files that they name found: all mistakes that need no data are said here."""
+def _checked(values: dict[str, Any], folders: Sequence[Path], where: str, way_out: str) -> Settings:
+    """The settings of a cell, with the files that they name found: all mistakes that need no data are said here.
+
+    ``way_out`` is what the error says to do where such a file is missing.
+    """
     search = Search(folders)
     settings = check(Settings, with_found_sources(values, search), where=where)
     weights = settings.model_args.weights  # a missing file is what check_weights tells of, with the way out
@@ -354,7 +360,7 @@ def _checked(values: dict[str, Any], folders: Sequence[Path], where: str) -> Set
     found = with_found_files(others, search)
     settings = found.model_copy(update={"model_args": found.model_args.model_copy(update={"weights": weights})})
     if search.mistakes:
-        raise ConfigError(counted(search.mistakes, where))
+        raise ConfigError(f"{counted(search.mistakes, where)}{way_out}")
     try:
         check_names(settings, passes_model=False, passes_data=False)
     except ConfigError as error:

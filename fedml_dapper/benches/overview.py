@@ -11,6 +11,7 @@ from fedml_dapper.benches.bench_report import write_bench_report
 from fedml_dapper.benches.choices import ProfileName
 from fedml_dapper.benches.grid import Bench, bench_names, cells, load_bench
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, read_manifest
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
@@ -30,10 +31,14 @@ class Standing:
     """Whether settings were changed (``--set``) in cells that are counted."""
     planned: int
     """Number of cells that the bench has as it is declared today."""
+    obstacle: str | None = None
+    """Reason why its cells are not known here, such as a missing file; no cell is counted then."""
 
     @property
     def state(self) -> str:
         """State of the bench in a few words."""
+        if self.obstacle is not None:
+            return "not here"
         if not self.finished:
             return "not run"
         if self.finished < self.planned:
@@ -46,6 +51,10 @@ def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
 
     A cell counts as it is declared today, or as it was when the bench was started there, in another precision or with
     other settings.
+
+    Raises:
+        ConfigError: Its cells cannot be told here, as a file that they name is missing.
+        DataError: What is in the store is damaged.
     """
     declared = {(cell.variant.label, cell.seed): cell.folder for cell in cells(bench, profile)}
     done = {cell for cell, name in declared.items() if _is_finished(store / CELLS_NAME / name)}
@@ -60,9 +69,16 @@ def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
 
 
 def standings(profile: ProfileName, store: Path) -> list[Standing]:
-    """Return the progress of every shipped bench that has ``profile``."""
+    """Return the progress of every shipped bench that has ``profile``; one that cannot be had here says why."""
     benches = (load_bench(name) for name in bench_names())
-    return [standing(bench, profile, store) for bench in benches if profile in bench.profiles]
+    return [_standing_or_obstacle(bench, profile, store) for bench in benches if profile in bench.profiles]
+
+
+def _standing_or_obstacle(bench: Bench, profile: ProfileName, store: Path) -> Standing:
+    try:
+        return standing(bench, profile, store)
+    except ConfigError as error:  # one bench that names a file of a clone takes nothing from the others
+        return Standing(bench.name, bench.title, 0, set_otherwise=False, planned=0, obstacle=str(error))
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from fedml_dapper.commands.options import read_seeds
 from fedml_dapper.config import Precision, parse_override
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.process.extras import need
+from fedml_dapper.process.interruption import SAME_COMMAND, ending_in_order
 
 if TYPE_CHECKING:
+    from fedml_dapper.benches.overview import Standing
     from fedml_dapper.benches.queue import Outcome, Progress
     from fedml_dapper.benches.room import Room
 
@@ -39,6 +41,7 @@ _LINE_EVERY_S = 30.0
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
 @click.option("--report", "report_only", is_flag=True, help="Run nothing; report the cells that are there.")
 @click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
+@ending_in_order("fedml-dapper", SAME_COMMAND)
 def bench(
     name: str | None,
     profile: ProfileName,
@@ -73,7 +76,7 @@ def bench(
     store = output or Path("benches") / profile
     if listing or name is None:
         for one in standings(profile, store):
-            click.echo(f"{one.name:24} {one.state:8} {one.finished:3} of {one.planned:3}  {one.title}")
+            click.echo(_line_of(one))
         return
     if not report_only:
         need("fedml-dapper bench", "sklearn", install="scikit-learn")  # at a cell's end, of which each may take an hour
@@ -114,6 +117,12 @@ def bench(
     if outcome.stopped:
         click.echo(f"Stopped after {max_minutes:g} minutes; the same command goes on from here.")
     _tell_of_others(outcome)
+
+
+def _line_of(one: Standing) -> str:
+    if one.obstacle is not None:
+        return f"{one.name:24} {one.state}: {one.obstacle}"
+    return f"{one.name:24} {one.state:8} {one.finished:3} of {one.planned:3}  {one.title}"
 
 
 def _tell_of_others(outcome: Outcome) -> None:

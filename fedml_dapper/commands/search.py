@@ -14,7 +14,7 @@ from fedml_dapper.commands.options import read_seeds, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.process.extras import need
-from fedml_dapper.process.interruption import INTERRUPTED, reraising_interruption
+from fedml_dapper.process.interruption import INTERRUPTED, SAME_COMMAND, ending_in_order, reraising_interruption
 from fedml_dapper.search.choices import SamplerName
 
 
@@ -44,6 +44,7 @@ from fedml_dapper.search.choices import SamplerName
 @click.option("--sampler", type=click.Choice(get_args(SamplerName)), default="gp", show_default=True)
 @click.option("--prune", is_flag=True, help="Stop trials that stay below the median of the others.")
 @click.option("--output", "folder", type=NamedPath(), metavar="DIR", required=True)
+@ending_in_order("fedml-dapper", SAME_COMMAND)
 def search(
     configs: Sequence[Path],
     overrides: Sequence[str],

@@ -44,7 +44,8 @@ def load_settings(
             or, where only one key ends so, its end (``levels.ratios``, ``ratios``).
 
     Raises:
-        ConfigError: Something is wrong; its one line names the files, and each mistake with key and remedy.
+        ConfigError: Something is wrong; its one line names where it may stand, files and overrides, and each mistake
+            with key and remedy.
     """
     return load_with_notes(files, overrides).settings
 
@@ -53,6 +54,7 @@ def load_with_notes(
     files: Path | str | Sequence[Path | str], overrides: Iterable[str] | Mapping[str, Any] = ()
 ) -> Loaded:
     """Read, merge and check experiment files as :func:`load_settings`, with messages on FedML's own keys."""
+    overrides = overrides if isinstance(overrides, Mapping) else tuple(overrides)
     merged: dict[str, Any] = {}
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
     for file in found:
@@ -68,8 +70,16 @@ def load_with_notes(
     if len(mistakes) == len(misplaced) == 1:
         raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
-        raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found) or "settings"))
+        raise ConfigError(counted(mistakes, _places(found, overrides)))
     return Loaded(settings, tuple(translation.notes), merged)
+
+
+def _places(files: Sequence[Path], overrides: tuple[str, ...] | Mapping[str, Any]) -> str:
+    """Name where settings come from: a wrong value may be an override's, and its file a right one."""
+    places = [str(file) for file in files]
+    if overrides:
+        places.append("the settings passed" if isinstance(overrides, Mapping) else "--set")
+    return ", ".join(places) or "settings"
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:

@@ -1,9 +1,9 @@
 """A user's own pictures, ``dataset: folder``: folders say classes and domains.
 
 Folders are ``<root>/<domain>/<class>/*``, or ``<root>/<class>/*`` for a single domain, named after the root.
-``train/``, ``val/`` and ``test/`` may stand above the class folders or above the domain folders. Without them every
-class is split, the same way whatever the experiment's seed. Files written by ``fedml-dapper data pack`` are read as
-well.
+Folders of results beside them are passed over. ``train/``, ``val/`` and ``test/`` may stand above the class folders or
+above the domain folders. Without them every class is split, the same way whatever the experiment's seed. Files written
+by ``fedml-dapper data pack`` are read as well.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor
 from fedml_dapper.config import DataArgs, did_you_mean
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.npz import Array, read_arrays
+from fedml_dapper.datasets.picture_files import SUFFIXES, is_picture
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.sources import (
-    PICTURE_SUFFIXES,
     PartName,
     Request,
     Splits,
@@ -41,7 +41,6 @@ SIDE = 32
 """Height and width to which pictures are resized unless ``data_args.image_size`` says otherwise."""
 TEST_SHARE = 0.2
 """Share of every class for testing unless ``data_args.test_share`` says otherwise."""
-SUFFIXES = PICTURE_SUFFIXES | {".tif", ".tiff", ".gif"}
 
 
 @dataclass
@@ -226,12 +225,6 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
     if empty:
         raise DataError(f"{folder / empty[0]}: an empty folder; put class folders with pictures in, or remove it")
     return [(name, folder / name) for name in domains]
-
-
-def is_picture(file: Path) -> bool:
-    """Whether ``file`` is a picture, by its name; so is a link that leads nowhere, which reading finds damaged."""
-    is_named_so = file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    return is_named_so and (file.is_file() or (file.is_symlink() and not file.exists()))
 
 
 Labelled = tuple[tuple[Path, int], ...]

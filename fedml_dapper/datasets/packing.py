@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 
 import numpy as np
 
 from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
-from fedml_dapper.datasets.own_pictures import find_pictures, is_picture
+from fedml_dapper.datasets.own_pictures import find_pictures
+from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.datasets.sources import PartName, class_names, find_splits, read_all
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import ConfigError, DataError
@@ -30,7 +33,8 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     (``x``, ``y``). Labels refer to the classes of all domains, sorted by name. A file is written whole or not at all.
 
     Raises:
-        ConfigError: ``size`` is below 1, ``suite`` is no name of a folder, or ``out`` cannot be a folder.
+        ConfigError: ``size`` is below 1, ``suite`` is no name of a folder, or ``out`` cannot be a folder, or holds a
+            file of a domain that is no more among a user's own.
         DataError: The folder is missing or not laid out like that.
     """
     if size < 1:
@@ -46,15 +50,32 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     domains = _published(folder, suite) if suite in PUBLISHED else _own(folder)
     folders = (place for places in domains.values() for part in places.values() for place in part)
     classes = sorted({name for place in folders for name in class_names(place)})
+    files = {name: _file(out, suite, name) for name in domains}
+    if suite not in PUBLISHED:
+        _check_none_left(out, suite, list(files.values()))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ConfigError(f"{out.absolute()} is a file; name a folder for the packed files") from error
-    return [_pack_domain(name, places, classes, _file(out, suite, name), size) for name, places in domains.items()]
+    return [_pack_domain(name, places, classes, files[name], size) for name, places in domains.items()]
 
 
 def _file(out: Path, suite: str, domain: str) -> Path:
     return out / (f"{suite}.npz" if domain == suite else f"{suite}_{domain}.npz")
+
+
+def _check_none_left(out: Path, suite: str, files: Sequence[Path]) -> None:
+    """Raise :class:`ConfigError` where ``out`` holds a file of ``suite`` that ``files`` do not replace.
+
+    ``dataset: folder`` trains on all packed files that it finds; a published suite has a list of its own.
+    """
+    left = sorted(set(out.glob(f"{escape(suite)}_*.npz")) | set(out.glob(f"{escape(suite)}.npz")))
+    for file in left:
+        if file not in files:
+            raise ConfigError(
+                f"{out} also holds {file.name}, as of an earlier packing, which would be trained on too; remove it, or"
+                " choose another folder"
+            )
 
 
 def _own(folder: Path) -> dict[str, Places]:

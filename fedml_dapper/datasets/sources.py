@@ -22,9 +22,11 @@ from PIL import Image
 from torch import Tensor
 
 from fedml_dapper.config import check_letters
+from fedml_dapper.datasets.beside_pictures import is_no_data
 from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array, read_arrays
+from fedml_dapper.datasets.picture_files import PICTURE_SUFFIXES
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError, shortened
 from fedml_dapper.files.regular_file import in_place_of_file
@@ -33,7 +35,6 @@ PartName = Literal["train", "validation", "test", "all"]
 
 TRAIN_FOLDERS = ("train", "valid")
 TEST_FOLDERS = ("test", "val")
-PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp"})
 MAX_PIXELS = 1 << 26
 """Most pixels of a picture, 8192 x 8192, which takes 200 MB while it is read."""
 _DAMAGES = (
@@ -256,14 +257,12 @@ def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
 
 
 def class_names(folder: Path) -> list[str]:
-    """Return the names of the class folders in ``folder``, sorted.
+    """Return the names of the class folders in ``folder``, sorted, without those that are no data.
 
     Raises:
         DataError: A name is not UTF-8, so that no ledger can hold it, or has characters that control a terminal.
     """
-    names = sorted(
-        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
-    )
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not is_no_data(entry))
     for name in names:
         try:
             check_letters(name)

@@ -8,7 +8,7 @@ import torch
 
 from fedml_dapper.datasets.batches import ClientSamples
 from fedml_dapper.datasets.image_set import ImageSet
-from fedml_dapper.datasets.own_pictures import SUFFIXES, is_picture
+from fedml_dapper.datasets.picture_files import SUFFIXES, is_picture
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import DataError

@@ -69,18 +69,11 @@ def of_level(run: FinishedRun, level: int | None) -> Subject:
     Raises:
         ConfigError: The method has no model for the level.
     """
-    method = run.method
-    state = run.state
     if level is None:
-        return Subject(method.global_model(state).eval(), "the global model", None, 0.0)
-    ratio = method.problem.ratios[level - 1]
-    if not method.has_level_model(level):
-        raise ConfigError(
-            f"method `{method.name}` trains the full model on everyone and has none for devices of level {level}, whose"
-            f" pruning ratio is {ratio:g}; leave --level out, or export a run of a method that slims"
-        )
+        return Subject(run.method.global_model(run.state).eval(), "the global model", None, 0.0)
+    ratio = run.method.problem.ratios[level - 1]
     whose = f"the global model as devices of capability level {level} carry it (pruning ratio {ratio:g})"
-    return Subject(method.level_model(state, level).eval(), whose, level, ratio)
+    return Subject(run.level_model(level).eval(), whose, level, ratio)
 
 
 def calibrated(subject: Subject, run: FinishedRun, folder: Path) -> Subject:

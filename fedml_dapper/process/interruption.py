@@ -19,6 +19,9 @@ INTERRUPTED = 130
 GRACE_S = 8
 """How long the end may take: senders of SIGTERM (docker, systemd, ...) often kill after ten seconds."""
 GOING_ON = "interrupted; the same command starts it again, and with --output FOLDER --resume a run goes on where it was"
+"""Advice after a run, and after what takes so little time that it is started again."""
+SAME_COMMAND = "interrupted; the same command goes on where it was"
+"""Advice after commands that find by themselves what is finished, such as a bench."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -39,8 +42,8 @@ def ending_in_order(program: str, advice: str = GOING_ON) -> Iterator[None]:
     library swallowed it or a thread hangs. During an import the process ends at once: an import leaves nothing behind
     to tidy up, and compiled modules turn the exception into an error of their own, or an abort.
 
-    It is for the main thread. A process that is forked in the block, e.g. by ``multiprocessing.Pool``, has the system's
-    default handling of both signals.
+    It is for the main thread. Within another such block it gives its own advice in place of the outer one's. A process
+    that is forked in the block, e.g. by ``multiprocessing.Pool``, has the system's default handling of both signals.
     """
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}

@@ -79,6 +79,24 @@ def test_one_command_writes_every_page_and_an_index(tmp_path: Path) -> None:
     assert re.search(r"<td>table1</td>.*?not run", page, re.DOTALL)
 
 
+def test_a_bench_that_needs_a_clone_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {"official", "adapters_pacs"}
+    monkeypatch.setattr("fedml_dapper.benches.overview.bench_names", lambda: sorted(shipped))
+    monkeypatch.chdir(tmp_path)  # where examples/ is not
+    listed = CliRunner().invoke(main, ["bench", "--list"])
+    assert listed.exit_code == 0, listed.output
+    why = r"bench adapters_pacs, FedAvg: model_args.model: no file examples/adapters/vit.py; .* root of a clone of"
+    assert re.search(rf"^adapters_pacs +not here: {why}", listed.stdout, re.MULTILINE)
+    assert re.search(r"^official +not run +0 of +9 ", listed.stdout, re.MULTILINE)
+    Store(tmp_path / "benches" / "small").bench(["FedAvg", "DapperFL"], seeds=(1,), name="official")
+    reported = CliRunner().invoke(main, ["report", "benches"])
+    assert reported.exit_code == 0, reported.output
+    assert re.search(rf"<td>adapters_pacs</td>.*{why}", (tmp_path / "benches" / INDEX_NAME).read_text())
+    alone = CliRunner().invoke(main, ["bench", "adapters_pacs", "--report"])
+    assert alone.exit_code == 2
+    assert re.fullmatch(rf"fedml-dapper: {why} the repository\n", alone.stderr)
+
+
 def test_a_folder_of_nothing_is_refused_as_before(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert result.exit_code != 0

@@ -13,6 +13,7 @@ from fedml_dapper.benches.bench_report import REPORT_NAME
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
 from fedml_dapper.benches.results import MANIFEST_NAME, read_manifest
 from fedml_dapper.cli import main
+from fedml_dapper.process.interruption import INTERRUPTED, SAME_COMMAND
 
 FIVE = {"client_num_in_total": 5, "client_num_per_round": 5}
 
@@ -62,6 +63,19 @@ def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path
     assert again.exit_code == 0, again.output
     assert ledger.stat().st_mtime_ns == written
     assert CliRunner().invoke(main, ["report", str(report.parent)]).exit_code == 0
+
+
+def test_interrupted_it_says_how_a_bench_goes_on(
+    tiny_bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedml_dapper.benches.queue.run_queue", interrupted)
+    result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store")])
+    assert result.exit_code == INTERRUPTED
+    assert result.stderr.splitlines()[-1] == f"fedml-dapper: {SAME_COMMAND}"
+    assert "--resume" not in result.output
 
 
 def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from fedml_dapper.cli import main
 from fedml_dapper.commands.init import _answer
@@ -64,6 +65,40 @@ def test_flags_and_defaults_ask_nothing_and_the_file_runs(tmp_path: Path) -> Non
     assert ran.exit_code == 0, ran.output
 
 
+NET = """
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+"""
+
+
+def test_pictures_and_a_network_in_the_working_directory_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the network leaves ``__pycache__`` there, and the first run its results."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for folder in ("chalk/circle", "chalk/square", "ink/circle", "ink/square"):
+        Path(folder).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (8, 8), (number * 40, 50, 99)).save(Path(folder, f"{number}.png"))
+    Path("net.py").write_text(NET)
+    begun = init("--data", ".", "--model", "net.py:Net", "--clients", 2, "--rounds", 1, "--yes")
+    assert begun.exit_code == 0, begun.output
+    for command in ("data check -c experiment.yaml", "run -c experiment.yaml", "run -c experiment.yaml"):
+        result = CliRunner().invoke(main, command.split(), prog_name="fedml-dapper")
+        assert result.exit_code == 0, result.output
+    assert len(list(Path("runs").iterdir())) == 2
+
+
 def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my pictures: all").mkdir()
@@ -81,6 +116,12 @@ def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pyt
         (("there.yaml",), "there.yaml is there already"),
         (("nowhere/one.yaml",), "no folder nowhere"),
         (("one.yaml", "--weakest", "0"), "0 is not in the range"),
+        (("one.yaml", "--data", "nopics"), "--data nopics: no folder, FILE.py:FUNCTION or suite of that name; did you"),
+        (("one.yaml", "--data", "folder"), "--data folder: no folder"),
+        (("one.yaml", "--data", "mine.py:load"), "--data mine.py:load: no file "),
+        (("one.yaml", "--model", "net.py"), "--model net.py: no FILE.py:NAME, torchvision:NAME or built-in network"),
+        (("one.yaml", "--model", "resnet12"), "of that name; did you mean `resnet1"),
+        (("one.yaml", "--model", "net.py:Net"), "--model net.py:Net: no file "),
     ],
 )
 def test_what_cannot_be_leaves_nothing(

@@ -12,10 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from fedml_dapper.benches.results import MANIFEST_NAME
 from fedml_dapper.config import DataArgs, SiloArgs
 from fedml_dapper.datasets import ImageSet, Samples, Suite, divide, load_server, load_silo, load_suite, pack
 from fedml_dapper.datasets.own_pictures import stratified
 from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
+from fedml_dapper.search.journal import JOURNAL_NAME
 
 
 def fill(folder: Path, count: int = 5, start: int = 0) -> None:
@@ -256,6 +259,37 @@ def test_what_is_unclear_is_one_line(tmp_path: Path, spoil: Callable[[Path], Non
     with pytest.raises(DapperError, match=message) as caught:
         load(tmp_path / "zoo")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["domains", "classes"])
+def test_results_and_leftovers_beside_pictures_are_no_domains(tmp_path: Path, layout: str) -> None:
+    root = tmp_path / "zoo"
+    for name in ("cod", "eel"):
+        fill(root / ("sea" if layout == "domains" else "") / name)
+    (root / "net.py").touch()
+    before = load(root)
+    (root / "__pycache__").mkdir()
+    for file in (
+        f"runs/first/{LEDGER_NAME}",
+        f"runs/killed/{SETTINGS_NAME}",
+        f"benches/small/cells/1/{LEDGER_NAME}.xz",
+    ):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).touch()
+    for name in (f"benches/small/one/{MANIFEST_NAME}", f"runs/search/{JOURNAL_NAME}"):
+        fill((root / name).parent)  # its figures
+        (root / name).touch()
+    after = load(root)
+    assert after.classes == before.classes
+    assert [domain.name for domain in after.domains] == [domain.name for domain in before.domains]
+
+
+def test_pictures_are_never_taken_for_results(tmp_path: Path) -> None:
+    for domain in ("sea", "air"):
+        for name in ("cod", "eel"):
+            fill(tmp_path / domain / name)
+    (tmp_path / "sea" / SETTINGS_NAME).touch()
+    assert [domain.name for domain in load(tmp_path).domains] == ["air", "sea"]
 
 
 def test_nothing_or_little_to_learn_from(tmp_path: Path) -> None:

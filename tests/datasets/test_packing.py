@@ -69,6 +69,21 @@ def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
     assert file.read_bytes() == before
 
 
+def test_a_domain_that_is_no_more_is_not_trained_on(tmp_path: Path) -> None:
+    for seed, domain in enumerate(("drawings", "photos")):
+        _write(tmp_path / "zoo" / domain, seed)
+    out = tmp_path / "out"
+    pack(tmp_path, "zoo", out, size=8)
+    (tmp_path / "zoo" / "photos").rename(tmp_path / "photos")
+    before = {file: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(ConfigError, match=r"out also holds zoo_photos.npz, as of an earlier packing, .*; remove it"):
+        pack(tmp_path, "zoo", out, size=4)
+    assert {file: file.read_bytes() for file in out.iterdir()} == before
+    (out / "zoo_photos.npz").unlink()
+    (out / "mnist.npz").touch()  # another suite's
+    assert pack(tmp_path, "zoo", out, size=4) == [out / "zoo_drawings.npz"]
+
+
 def test_what_cannot_be_packed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no folder .*zoo; see data/README.md"):
         pack(tmp_path, "zoo", tmp_path / "out", size=8)

@@ -157,6 +157,51 @@ def test_a_run_is_finished_with_its_last_global_model(
     assert not is_finished(run_dir, experiment)
 
 
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"restart": True}], ids=str)
+@pytest.mark.parametrize("name", ["settings.yaml", "report.html", "global_model.safetensors", "checkpoints/best.pt"])
+def test_files_that_no_run_wrote_are_neither_replaced_nor_deleted(
+    experiment: Experiment, tmp_path: Path, name: str, how: dict[str, bool]
+) -> None:
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("# by hand\ntrain_args: {comm_round: 2}\n")
+    with pytest.raises(ConfigError, match=rf"{tmp_path} holds {name.partition('/')[0]}.*; choose another folder$"):
+        open_run_dir(experiment, tmp_path, **how)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own]
+    assert own.read_text() == "# by hand\ntrain_args: {comm_round: 2}\n"
+
+
+def test_begun_anew_a_run_leaves_what_others_put_beside_its_files(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    own = {run_dir / "notes.txt", run_dir / "checkpoints" / "best.pt"}
+    for file in own:
+        file.touch()
+    open_run_dir(experiment, run_dir, restart=True)
+    assert set(files(run_dir)) == {*own, run_dir / SETTINGS_NAME}
+
+
+def test_settings_that_a_killed_run_left_and_a_log_are_in_nobody_s_way(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").touch()
+    (tmp_path / SETTINGS_NAME).write_text(experiment.settings.as_yaml())
+    for how in ({}, {"resume": True}, {"restart": True}):
+        assert open_run_dir(experiment, tmp_path, **how) == tmp_path
+
+
+def test_a_run_is_not_written_among_the_pictures_that_it_learns_from(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "chalk" / "cat").mkdir(parents=True)
+    (tmp_path / "chalk" / "cat" / "1.png").touch()
+    args = experiment.settings.data_args.model_copy(update={"dataset": "folder", "data_cache_dir": tmp_path})
+    learning = replace(experiment, settings=experiment.settings.model_copy(update={"data_args": args}))
+    for place in (tmp_path, tmp_path / "chalk", tmp_path / "chalk" / "cat"):
+        for how in ({}, {"resume": True}, {"restart": True}):
+            with pytest.raises(ConfigError, match=rf"^{place} is .* data; choose another for the run, e\.g\. "):
+                open_run_dir(learning, place, **how)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["1.png"]
+    open_run_dir(learning, tmp_path / "runs" / "mine")
+    open_run_dir(learning, tmp_path / "runs")  # which holds a run
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path

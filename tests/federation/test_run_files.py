@@ -210,7 +210,7 @@ def test_where_nothing_was_begun_a_run_starts(
         run_dir.mkdir()
     match left:
         case "settings":
-            (run_dir / SETTINGS_NAME).write_text("half of the setti")
+            (run_dir / SETTINGS_NAME).write_text(settings.as_yaml())
         case "empty ledger":
             (run_dir / LEDGER_NAME).touch()
         case "torn ledger":

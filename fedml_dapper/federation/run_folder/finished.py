@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedml_dapper.config import DeviceArgs, Settings, check, sources
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment import Experiment, build_experiment
 from fedml_dapper.federation.run_folder.checkpoint_folder import checkpoint_of_round
 from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
@@ -17,6 +17,7 @@ from fedml_dapper.federation.run_folder.model_file import ModelOrigin, check_cod
 from fedml_dapper.federation.run_folder.records import RunRecord
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
+from fedml_dapper.models import Backbone
 from fedml_dapper.models.frozen import FROZEN_SOURCE
 
 
@@ -37,6 +38,20 @@ class FinishedRun:
     """The experiment with its data; None where the data are not here."""
     without_data: str
     """Why the data are not here; empty where they are."""
+
+    def level_model(self, level: int) -> Backbone:
+        """Return the global model as a device of capability ``level`` carries it.
+
+        Raises:
+            ConfigError: The method cuts no model, and that of the level would have to be cut.
+        """
+        if not self.method.has_level_model(level):
+            ratio = self.method.problem.ratios[level - 1]
+            raise ConfigError(
+                f"method `{self.method.name}` trains the full model on everyone and has none for devices of level"
+                f" {level}, whose pruning ratio is {ratio:g}; leave the level out, or take a run of a method that slims"
+            )
+        return self.method.level_model(self.state, level)
 
 
 def open_finished(folder: Path) -> FinishedRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +16,16 @@ from fedml_dapper.federation.run_folder.file_names import (
     REPORT_NAME,
     SETTINGS_NAME,
 )
+from fedml_dapper.federation.run_folder.foreign_files import (
+    check_apart_from_data,
+    check_nothing_foreign,
+    checkpoints_in,
+)
 from fedml_dapper.federation.run_folder.ledger import read_unfinished
 from fedml_dapper.federation.run_folder.model_file import round_of_model
 from fedml_dapper.federation.run_folder.records import RunRecord
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
-from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.files.atomic import explained, written_whole
 from fedml_dapper.files.locks import lock_folder, unlock_folder
 
 
@@ -40,7 +44,8 @@ def open_run_dir(
         restart: Whether to delete what a run left in the folder.
 
     Raises:
-        ConfigError: The folder holds another run, cannot be written, or its run cannot be resumed.
+        ConfigError: The folder holds another run, or files of others that this one would replace; it is the data's; it
+            cannot be written; or its run cannot be resumed.
         DataError: Another process is writing into the folder.
     """
     settings = experiment.settings
@@ -81,6 +86,8 @@ def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) ->
     ledger = path / LEDGER_NAME
     if ledger.exists() and not ledger.is_file():
         raise ConfigError(f"{ledger} is no file; remove it, or choose another folder")
+    check_apart_from_data(path, experiment.settings)
+    check_nothing_foreign(path)
     if restart:
         _clear(path)
     elif resume:
@@ -101,10 +108,15 @@ def _is_without_rounds(path: Path) -> bool:
 
 
 def _clear(path: Path) -> None:
-    """Delete what a run wrote into ``path``, and nothing else."""
-    shutil.rmtree(path / CHECKPOINTS_NAME, ignore_errors=True)
-    for name in (LEDGER_NAME, OPENED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
-        (path / name).unlink(missing_ok=True)
+    """Delete what a run wrote into ``path``, and nothing else: other files beside its checkpoints stay."""
+    checkpoints = path / CHECKPOINTS_NAME
+    with explained(path):
+        for checkpoint in checkpoints_in(path):
+            checkpoint.unlink()
+        if checkpoints.is_dir() and not any(checkpoints.iterdir()):
+            checkpoints.rmdir()
+        for name in (LEDGER_NAME, OPENED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
+            (path / name).unlink(missing_ok=True)
 
 
 def _no_longer_said(path: Path) -> ConfigError:
