@@ -21,12 +21,12 @@ from .recorders import CountedCalls
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=4", "client_num_per_round=4", "epochs=3", "learning_rate_decay=0.9")
 STEP_BY_STEP = {
-    "dapperfl_slim": "reads an object of cycle",
+    "dapperfl_slim": "reads an object of PerStep",
     "fdse": "reads an object of ConsistencyLoss",
     "fedfa": "reads an object of Generator",
     "fedsr": "reads an object of Generator",
     "fiarse": "reads an object of ImportanceGradient",
-    "fjord": "reads an object of SubWidth",
+    "fjord": "reads an object of PerStep",
     "fpl": "reads an object of ClassMeans",
 }
 """Methods of which some steps cannot be recorded, and what they read that changes beside their tensors."""

@@ -188,9 +188,10 @@ def test_a_client_whose_workers_die_again_and_again_ends_the_run(
 
 
 MY_METHOD = """
+from fedml_dapper.errors import DapperError
 from fedml_dapper.methods import FedAvg
 
-class Odd(Exception):
+class Odd(DapperError):  # which no other process can make again
     def __init__(self, one, other):
         super().__init__(f"{one} and {other}")
 
@@ -204,7 +205,10 @@ class Mine(FedAvg):
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
-    [("ValueError('no such thing')", ValueError, "no such thing"), ("Odd(1, 2)", RuntimeError, "Odd: 1 and 2")],
+    [
+        ("ValueError('no such thing')", DapperError, r"client \d, round 1: .* `mine` fails: ValueError: no such thing"),
+        ("Odd(1, 2)", RuntimeError, "Odd: 1 and 2"),
+    ],
 )
 def test_an_error_comes_back_with_the_place_it_was_raised_at(
     tiny_settings: SettingsFactory, tmp_path: Path, error: str, kind: type[Exception], message: str
