@@ -131,8 +131,10 @@ class DeviceRounds:
     def not_awaited(self, rank: int) -> str | None:
         """Return why an upload of the device of this ``rank`` would be of no use; None where one is awaited."""
         client_id = rank - 1
+        if (refused := self._refused_now(client_id)) is not None:
+            return refused
         counts = self.phase is DevicePhase.TRAINING or self._may_defer(client_id)
-        return None if counts and client_id in self._tickets.holders() else TOO_LATE
+        return None if counts and self._tickets.is_held_by(client_id) else TOO_LATE
 
     # Calls
 
@@ -204,6 +206,8 @@ class DeviceRounds:
     def _report(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
         answer = Message(say.TAKEN, 0, rank)
+        if (refused := self._refused_now(client_id)) is not None:  # undecoded: a device may repeat what costs seconds
+            return _with(answer, {say.REFUSED: refused})
         is_late = self.phase is not DevicePhase.TRAINING
         if not self._tickets.fits(client_id, message.get(say.TICKET)) or (is_late and not self._may_defer(client_id)):
             return _with(answer, {say.REFUSED: TOO_LATE})
@@ -214,8 +218,12 @@ class DeviceRounds:
         if client_id in self._server.answered():
             return answer  # it was taken, and its device did not hear so
         self._take_or_refuse(client_id, message)
-        refused = self._server.refused.get(client_id)
+        refused = self._refused_now(client_id)
         return answer if refused is None else _with(answer, {say.REFUSED: refused})
+
+    def _refused_now(self, client_id: int) -> str | None:
+        """Return why the device's upload was refused in the open round; None where it was not, or none is open."""
+        return self._server.refused.get(client_id) if self.phase is DevicePhase.TRAINING else None
 
     def _may_defer(self, client_id: int) -> bool:
         """Return whether a report that comes while no round is open counts in the next one."""
@@ -226,6 +234,7 @@ class DeviceRounds:
             self._take(client_id, message.get(say.MODEL))
         except ProtocolError as error:
             self._server.refuse(client_id, error)
+            self._tickets.void(client_id)
 
     def _take(self, client_id: int, data: object) -> None:
         if not isinstance(data, bytes):

@@ -184,6 +184,27 @@ def test_bad_uploads_do_not_use_up_a_run_s_rounds(trial: Callable[..., Trial]) -
     assert there.server.state.round == 1
 
 
+def test_an_upload_that_was_refused_is_not_decoded_again(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = trial()
+    task = there.all_call(1, 2, 3, 4, 5, 6)[3]
+    assert there.rounds.not_awaited(3) is None
+    decoded: list[bytes] = []
+    decode = there.rounds._codec.decode
+
+    def counting(data: bytes) -> object:
+        decoded.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(there.rounds._codec, "decode", counting)
+    reasons = {there.reports(task, payload=b"nonsense").get(say.REFUSED) for _ in range(3)}
+    assert len(decoded) == 1
+    assert reasons == {there.server.refused[2]}  # said again to a device that did not hear it
+    assert there.rounds.not_awaited(3) == there.server.refused[2]  # so no byte of it is read either
+    assert not there.rounds.is_at_work(2)
+
+
 def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> None:
     there = trial("comm_round=1")
     for rank in range(1, 7):
