@@ -99,6 +99,8 @@ class DeviceRounds:
         """Devices that had not answered what they were sent when the last round closed."""
         self._deferred: dict[int, AnyMessage] = {}
         """Reports of such devices that came while no round was open, by client id; they count in the next one."""
+        self._cut_off: set[int] = set()
+        """Devices that may no longer call, as long as the round that was closing when that was found is not closed."""
         self._measuring: DeviceMeasuring | None = None
         """The measurement of the round just closed, while it goes on."""
         self._said_unmeasured = False
@@ -265,6 +267,20 @@ class DeviceRounds:
 
     # Rounds
 
+    def cut_off(self, rank: int) -> None:
+        """Go on without the device of this ``rank``, which may no longer call: at once, or after a round's closing."""
+        self._cut_off.add(rank - 1)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.phase is DevicePhase.CLOSING:  # another thread is at work on what would change
+            return
+        for client_id in self._cut_off:
+            self.expel(client_id)
+            self._there.forget(client_id)
+            self._server.give_up(client_id)
+        self._cut_off.clear()
+
     def _open_if_enough(self) -> None:
         """Open a round if none is open and so many devices are there as it asks, or wait for more."""
         if self.phase is not DevicePhase.WAITING or self.steering.is_paused:
@@ -298,6 +314,7 @@ class DeviceRounds:
 
     def on_turn(self) -> None:
         """Open a round where enough devices are there by now, or say now and then what is lacking; call it often."""
+        self._let_go()
         if self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
             self._open_if_enough()
@@ -383,7 +400,7 @@ class DeviceRounds:
             self.phase = DevicePhase.OVER
 
     def expel(self, client_id: int) -> None:
-        """Forget what an evicted device was sent; it is told at its next call."""
+        """Forget what a device was sent that is evicted, which it is told at its next call, or cut off."""
         self._tickets.void(client_id)
         if self._measuring is not None:
             self._measuring.lose(client_id)

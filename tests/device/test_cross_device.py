@@ -205,6 +205,38 @@ def test_an_upload_that_was_refused_is_not_decoded_again(
     assert not there.rounds.is_at_work(2)
 
 
+def test_a_round_goes_on_without_devices_that_may_no_longer_call(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in (1, 2):
+        there.reports(tasks[rank])
+    for rank in (2, 3, 4, 5):
+        there.rounds.cut_off(rank)
+    assert there.server.awaited() == {5}
+    assert not any(there.rounds.is_at_work(client_id) for client_id in (2, 3, 4))
+    assert there.server.checked_in is not None
+    assert there.server.checked_in.present() == {0, 5}
+    assert there.reports(tasks[3]).get(say.REFUSED) == TOO_LATE
+    assert not there.turn()
+    there.rounds.cut_off(6)
+    assert [client.client for client in there.closed().clients] == [0, 1]  # what came before counts
+
+
+def test_a_device_that_is_cut_off_while_a_round_closes_is_let_go_afterwards(trial: Callable[..., Trial]) -> None:
+    there = trial(buffer_size=2)
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in (1, 2):
+        there.reports(tasks[rank])
+    assert there.rounds.begin_closing()
+    there.rounds.cut_off(3)
+    assert 2 in there.server.awaited()  # another thread reads what would change
+    there.rounds.close()
+    assert 2 in there.server.at_work
+    there.rounds.on_turn()
+    assert 2 not in there.server.at_work
+    assert 3 in there.server.at_work
+
+
 def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> None:
     there = trial("comm_round=1")
     for rank in range(1, 7):

@@ -34,7 +34,7 @@ from fedml_dapper.operations import AuditLog, read_certificate, read_membership,
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.authority import Authority
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.operations.guess_limits import GUESSES_AT_ONCE, GUESSES_PER_SECOND, MAX_HOSTS, host_of
+from fedml_dapper.operations.guess_limits import GUESSES_AT_ONCE, GUESSES_PER_SECOND, MAX_HOSTS
 from fedml_dapper.operations.invitations import FILE_NAME, InvitationFile, invite
 from fedml_dapper.operations.join_code import JoinCode, digest_of
 from fedml_dapper.operations.join_request import (
@@ -47,6 +47,7 @@ from fedml_dapper.operations.join_request import (
     JoinRequest,
     ask_for_certificate,
 )
+from fedml_dapper.operations.peers import host_of
 from fedml_dapper.operations.registrar import Registrar
 from fedml_dapper.secure_grpc.enrolment import RECEIVED_BYTES, EnrolmentService
 
@@ -728,6 +729,7 @@ from pathlib import Path
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.authority import Authority
 from fedml_dapper.operations.invitations import InvitationFile
+from fedml_dapper.operations.peers import host_of
 from fedml_dapper.operations.registrar import Registrar
 
 spend = InvitationFile.spend
