@@ -31,7 +31,7 @@ from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.platform.device_rounds import DevicePhase, DeviceRounds
 from fedml_dapper.process.rss import peak_bytes, resident_bytes
 from fedml_dapper.secure_grpc import AnyMessage, CallServer, Message
-from fedml_dapper.secure_grpc.endpoint import CALL, SERVICE, SILO_OPTIONS
+from fedml_dapper.secure_grpc.endpoint import CALL, CALL_SECONDS, SERVICE, SILO_OPTIONS
 from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, read_envelope, read_payload
 
 ROOT = Path(__file__).parents[1]
@@ -210,7 +210,8 @@ async def _said(rank: int, config: SecureGrpcConfig, numbering: Numbering, messa
         *((folder / name).read_bytes() for name in ("ca.pem", f"silo-{rank}.key", f"silo-{rank}.pem"))
     )
     async with grpc.aio.secure_channel(config.server_address, tls, options=SILO_OPTIONS) as channel:
-        call = channel.stream_stream(f"/{SERVICE}/{CALL}")(iter(list(numbering.parcel(message).frames())))
+        frames = iter(list(numbering.parcel(message).frames()))
+        call = channel.stream_stream(f"/{SERVICE}/{CALL}")(frames, timeout=CALL_SECONDS)
         frames = iter([frame async for frame in call])
     envelope = read_envelope(frames, config.max_message_mb * MIB)
     return Parcel(envelope, read_payload(frames, envelope)).message()

@@ -24,6 +24,8 @@ STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
 _CALL = object()
 """Type of an event that is no message but a function to call."""
+_DEADLINE = object()
+"""Type of an event that says that the deadline in it has passed."""
 _LATE_SECONDS = 1.0
 """Delay after which a passed deadline was not watched: the process was halted, or the machine slept. Then clients get
 the lost time on top, as they may have been halted too."""
@@ -43,6 +45,8 @@ class EventLoop(ABC):
     def __init__(self) -> None:
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
+        self._passed: float | None = None
+        """The deadline of which the latest event that it has passed tells."""
         self._stopped = False
         self._drops_logged = RateLimiter(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
 
@@ -79,7 +83,10 @@ class EventLoop(ABC):
         """Called after every event, and at least every half second."""
 
     def set_deadline(self, seconds: float | None) -> None:
-        """Have :meth:`on_deadline` called once, so many seconds from now; None cancels."""
+        """Have :meth:`on_deadline` called once, so many seconds from now; None cancels.
+
+        What has come by then is handled first, what comes later after it.
+        """
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def stop(self) -> None:
@@ -114,27 +121,38 @@ class EventLoop(ABC):
             LOGGER.warning(text, *values)
 
     def _turn(self) -> None:
+        self._watch_deadline()
         # Half a second at most, so that the loop soon notices that the transport has failed.
         wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
         try:
             message_type, message = self._events.get(timeout=wait)
         except queue.Empty:
-            late = 0.0 if self._deadline is None else time.monotonic() - self._deadline
-            if self._deadline is None or late < 0:
-                return
-            if late > _LATE_SECONDS:
-                LOGGER.warning("this process was halted, or very busy, for %.0f s; others get these to answer", late)
-                self.set_deadline(late)
-            else:
+            return
+        if message_type is _CALL:
+            _run(*message)
+        elif message_type is _DEADLINE:
+            if message == self._deadline:  # no other was set meanwhile
                 self._deadline = None
                 self.on_deadline()
+        elif not self.handles(message_type, message):  # not the end of the run, which any peer could bring about
+            kind = str(message_type)
+            sender = message.get_sender_id()
+            self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)
+
+    def _watch_deadline(self) -> None:
+        """Queue the event that the deadline has passed, behind what has come in time and before what comes too late.
+
+        So a peer that sends without end cannot keep it from being noticed.
+        """
+        late = -1.0 if self._deadline is None else time.monotonic() - self._deadline
+        if late < 0 or self._deadline == self._passed:
+            return
+        if late > _LATE_SECONDS:
+            LOGGER.warning("this process was halted, or very busy, for %.0f s; others get these to answer", late)
+            self.set_deadline(late)
         else:
-            if message_type is _CALL:
-                _run(*message)
-            elif not self.handles(message_type, message):  # not the end of the run, which any peer could bring about
-                kind = str(message_type)
-                sender = message.get_sender_id()
-                self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)
+            self._passed = self._deadline
+            self._events.put((_DEADLINE, self._deadline))
 
 
 def _run(work: Callable[[], str], future: Future[str]) -> None:

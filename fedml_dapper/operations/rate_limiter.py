@@ -21,15 +21,25 @@ class RateLimiter:
     def take(self, amount: float = 1) -> bool:
         """Take ``amount`` out; return False, with nothing taken, where less is left."""
         with self._lock:
-            now = self._clock()
-            self._left = min(self._most, self._left + self._per_second * (now - self._since))
-            self._since = now
+            self._fill()
             if amount > self._left:
                 return False
             self._left -= amount
             return True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new one would allow no more than this one."""
+        with self._lock:
+            self._fill()
+            return self._left >= self._most
+
     def give_back(self, amount: float = 1) -> None:
         """Put back what was taken for an event that turned out not to count."""
         with self._lock:
             self._left = min(self._most, self._left + amount)
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._left = min(self._most, self._left + self._per_second * (now - self._since))
+        self._since = now

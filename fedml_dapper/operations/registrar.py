@@ -3,7 +3,8 @@
 It is for a network of strangers. What they may try, and what comes of it:
 
 - **Guess a secret.** It has 120 random bits and is compared in constant time. A host that guesses wrong is soon told to
-  come back later, and no answer says whether a silo has a code. Other hosts are not held up by it.
+  come back later, and no answer says whether a silo has a code. Other hosts are not held up by it, however many
+  addresses it has.
 - **Use a stolen code.** Before its device does, that works, once: the device is then told that its code is spent, which
   the audit log says too, with the host. After it, nothing happens. Of two at the same moment one wins, as each is
   answered while the file of codes is held, also across processes.
@@ -33,17 +34,13 @@ from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.operations.audit_log import AuditLog
 from fedml_dapper.operations.authority import Authority, CertificateRequest, public_bytes
 from fedml_dapper.operations.certificate import certificate_of
+from fedml_dapper.operations.guess_limits import GuessLimits
 from fedml_dapper.operations.invitations import Invitation, InvitationFile
 from fedml_dapper.operations.join_request import JoinLaterError, JoinRefusedError, JoinRequest, read_join_request
 from fedml_dapper.operations.membership import add_members, read_membership
 from fedml_dapper.operations.rate_limiter import RateLimiter
 
 LOGGER = logging.getLogger(__name__)
-GUESSES_AT_ONCE = 10.0
-GUESSES_PER_SECOND = 0.1
-"""Wrong secrets that one host may send, at once and per second."""
-MAX_HOSTS = 1000
-"""Hosts that are told apart; all further ones count as one."""
 REFUSALS_AT_ONCE = 20.0
 REFUSALS_PER_SECOND = 1.0
 """Refusals that get a line in the log, at once and per second."""
@@ -75,10 +72,8 @@ class Registrar:
         self._members_file = members_file
         self._file = InvitationFile(authority.certificates)
         self._audit = audit
-        self._clock = clock
         self._deciding = threading.Lock()
-        self._guesses: dict[str, RateLimiter] = {}
-        self._others = self._new_allowance()
+        self._guesses = GuessLimits(clock)
         self._refusals_logged = RateLimiter(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
         self._file.read()
         if members_file is not None and members_file.exists():
@@ -123,7 +118,7 @@ class Registrar:
     def _shown_code(self, request: JoinRequest, peer: str) -> Iterator[Invitation]:
         """Provide the code that a request shows, and hold the file that it is in during the block."""
         with self._deciding:
-            guesses = self._allowance(peer.rpartition(":")[0])
+            guesses = self._guesses.of(peer)
             if not guesses.take():
                 raise JoinLaterError("too many codes that are not known came from this host; try again in a minute")
             with self._file.held():
@@ -173,14 +168,6 @@ class Registrar:
         self._audit.record("join_refused", who, peer=peer, reason=reason)
         if self._refusals_logged.take():
             LOGGER.warning("refused %s at %s: %s", who, peer, reason)
-
-    def _allowance(self, host: str) -> RateLimiter:
-        if host not in self._guesses and len(self._guesses) >= MAX_HOSTS:
-            return self._others
-        return self._guesses.setdefault(host, self._new_allowance())
-
-    def _new_allowance(self) -> RateLimiter:
-        return RateLimiter(GUESSES_AT_ONCE, GUESSES_PER_SECOND, self._clock)
 
 
 def _key_of(certificate: bytes) -> bytes:

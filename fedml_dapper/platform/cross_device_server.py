@@ -64,7 +64,15 @@ class CrossDeviceServer(AlgorithmFlow):
         folder = run_dir / PARTS_NAME
         orders = OrderCalls(desk, audit)
         calls = CallServer(
-            self._config, credentials, num_devices, desk.answer, audit, orders, folder, rounds.not_awaited
+            self._config,
+            credentials,
+            num_devices,
+            desk.answer,
+            audit,
+            orders,
+            folder,
+            rounds.not_awaited,
+            rounds.cut_off,
         )
         desk.strangers = lambda: calls.refused_strangers
         await calls.start()

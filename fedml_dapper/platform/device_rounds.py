@@ -99,6 +99,8 @@ class DeviceRounds:
         """Devices that had not answered what they were sent when the last round closed."""
         self._deferred: dict[int, AnyMessage] = {}
         """Reports of such devices that came while no round was open, by client id; they count in the next one."""
+        self._cut_off: set[int] = set()
+        """Devices that may no longer call, as long as the round that was closing when that was found is not closed."""
         self._measuring: DeviceMeasuring | None = None
         """The measurement of the round just closed, while it goes on."""
         self._said_unmeasured = False
@@ -131,8 +133,10 @@ class DeviceRounds:
     def not_awaited(self, rank: int) -> str | None:
         """Return why an upload of the device of this ``rank`` would be of no use; None where one is awaited."""
         client_id = rank - 1
+        if (refused := self._refused_now(client_id)) is not None:
+            return refused
         counts = self.phase is DevicePhase.TRAINING or self._may_defer(client_id)
-        return None if counts and client_id in self._tickets.holders() else TOO_LATE
+        return None if counts and self._tickets.is_held_by(client_id) else TOO_LATE
 
     # Calls
 
@@ -204,6 +208,8 @@ class DeviceRounds:
     def _report(self, rank: int, message: AnyMessage) -> AnyMessage:
         client_id = rank - 1
         answer = Message(say.TAKEN, 0, rank)
+        if (refused := self._refused_now(client_id)) is not None:  # undecoded: a device may repeat what costs seconds
+            return _with(answer, {say.REFUSED: refused})
         is_late = self.phase is not DevicePhase.TRAINING
         if not self._tickets.fits(client_id, message.get(say.TICKET)) or (is_late and not self._may_defer(client_id)):
             return _with(answer, {say.REFUSED: TOO_LATE})
@@ -214,8 +220,12 @@ class DeviceRounds:
         if client_id in self._server.answered():
             return answer  # it was taken, and its device did not hear so
         self._take_or_refuse(client_id, message)
-        refused = self._server.refused.get(client_id)
+        refused = self._refused_now(client_id)
         return answer if refused is None else _with(answer, {say.REFUSED: refused})
+
+    def _refused_now(self, client_id: int) -> str | None:
+        """Return why the device's upload was refused in the open round; None where it was not, or none is open."""
+        return self._server.refused.get(client_id) if self.phase is DevicePhase.TRAINING else None
 
     def _may_defer(self, client_id: int) -> bool:
         """Return whether a report that comes while no round is open counts in the next one."""
@@ -226,6 +236,7 @@ class DeviceRounds:
             self._take(client_id, message.get(say.MODEL))
         except ProtocolError as error:
             self._server.refuse(client_id, error)
+            self._tickets.void(client_id)
 
     def _take(self, client_id: int, data: object) -> None:
         if not isinstance(data, bytes):
@@ -255,6 +266,20 @@ class DeviceRounds:
         return answer
 
     # Rounds
+
+    def cut_off(self, rank: int) -> None:
+        """Go on without the device of this ``rank``, which may no longer call: at once, or after a round's closing."""
+        self._cut_off.add(rank - 1)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.phase is DevicePhase.CLOSING:  # another thread is at work on what would change
+            return
+        for client_id in self._cut_off:
+            self.expel(client_id)
+            self._there.forget(client_id)
+            self._server.give_up(client_id)
+        self._cut_off.clear()
 
     def _open_if_enough(self) -> None:
         """Open a round if none is open and so many devices are there as it asks, or wait for more."""
@@ -289,6 +314,7 @@ class DeviceRounds:
 
     def on_turn(self) -> None:
         """Open a round where enough devices are there by now, or say now and then what is lacking; call it often."""
+        self._let_go()
         if self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
             self._open_if_enough()
@@ -374,7 +400,7 @@ class DeviceRounds:
             self.phase = DevicePhase.OVER
 
     def expel(self, client_id: int) -> None:
-        """Forget what an evicted device was sent; it is told at its next call."""
+        """Forget what a device was sent that is evicted, which it is told at its next call, or cut off."""
         self._tickets.void(client_id)
         if self._measuring is not None:
             self._measuring.lose(client_id)

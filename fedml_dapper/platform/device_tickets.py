@@ -31,6 +31,10 @@ class Tickets:
         issued = self._issued.get(client_id)
         return issued is not None and issued.number == ticket
 
+    def is_held_by(self, client_id: int) -> bool:
+        """Return whether the device has a ticket."""
+        return client_id in self._issued
+
     def holders(self) -> set[int]:
         """Return the clients that have a ticket."""
         return set(self._issued)

@@ -15,7 +15,7 @@ from fedml.cross_silo.client.message_define import MyMessage
 from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 
 from fedml_dapper.device.introduction import schema_for
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ProtocolError, printable
 from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.federation.wire.vocabulary import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.methods import Memory, Upload
@@ -226,7 +226,7 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge (a rank) where it has one."""
-        LOGGER.warning("silo %d is refused: %s", process, reason)
+        self.note_drop("silo %d is refused: %s", process, printable(reason))
         self._audit.record("turned_away", self._name_of(process), reason=reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)

@@ -13,7 +13,7 @@ from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.device.certificate_signatures import CertifiedWitness
-from fedml_dapper.errors import DapperError, ProtocolError
+from fedml_dapper.errors import DapperError, ProtocolError, printable
 from fedml_dapper.federation import (
     FIRST_WITH_SUMS,
     Codec,
@@ -135,13 +135,15 @@ class DapperServerManager(RoundManager):
             return True
         if process - 1 not in self._server.edges:
             return self._takes_in(process, message.get(HOLDS))
-        if message.get(SILO) is None:
+        silo = message.get(SILO)
+        if silo is None:
             return True  # the edge itself
-        silo = int(message.get(SILO))
-        if silo in self._server.edges.ranks_of_silos(process - 1):
+        # `True` is 1 to Python, and a string is no rank: an edge may send either, and is not to end the run by it.
+        if type(silo) is int and silo in self._server.edges.ranks_of_silos(process - 1):
             self._takes_in(silo, message.get(HOLDS), process)
         else:
-            self.note_drop("rank %d speaks for silo %d, which another process serves; dropped", process, silo)
+            shown = printable(str(silo))
+            self.note_drop("rank %d speaks for silo %s, which it does not serve; dropped", process, shown)
         return False
 
     def _takes_in(self, silo: int, announcement: Any, edge: int | None = None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +24,10 @@ from fedml_dapper.operations import (
 from fedml_dapper.operations.credentials import ADMIN, CredentialFiles
 from fedml_dapper.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
 from fedml_dapper.secure_grpc.link import Link
+from fedml_dapper.secure_grpc.noted_changes import note_changes, note_ended
 
-LOGGER = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
 """Shortest time between two looks at the files."""
-MAX_NOTED = 100
-"""How many calls and members of one change get an entry of their own in log and audit log; the rest is counted."""
 _SLACK_SECONDS = 60.0
 """By how much a call's deadline may exceed ``CALL_SECONDS``, since gRPC rounds deadlines on their way."""
 
@@ -113,10 +110,7 @@ class Authenticator:
             self._open.add(call)
         try:
             link = self._check(call)
-            if context.time_remaining() > CALL_SECONDS + _SLACK_SECONDS:
-                raise RefusedError(
-                    grpc.StatusCode.INVALID_ARGUMENT, f"{link.name} calls without a deadline that is near enough"
-                )
+            check_deadline(link.name, context.time_remaining())
             link.count_call()
             if link.is_new_connection(context.peer()):
                 self._audit.record(
@@ -162,8 +156,8 @@ class Authenticator:
         if are_new:
             self._audit.record("credentials", authorities=self._credentials.current.authority_digest)
         if members is not before:
-            self._note_changes(before, members)
-        self._note_ended(ended, cut_off)
+            note_changes(self._audit, before, members)
+        note_ended(self._audit, ended, cut_off)
         if self._last_seen is not None:
             self._last_seen.save()
 
@@ -171,31 +165,6 @@ class Authenticator:
         """Save when each certificate was last seen."""
         if self._last_seen is not None:
             self._last_seen.save(at_once=True)
-
-    def _note_changes(self, before: Membership | None, now: Membership | None) -> None:
-        """Record in the audit log which certificates may call from now on, and which no longer."""
-        allowed = [
-            {one.fingerprint for one in found.members if one.revoked is None} if found is not None else set()
-            for found in (before, now)
-        ]
-        changed = sorted(allowed[0] ^ allowed[1])
-        for fingerprint in changed[:MAX_NOTED]:
-            one = next(found.find(fingerprint) for found in (now, before) if found and found.find(fingerprint))
-            assert one is not None
-            event = "member_added" if fingerprint in allowed[1] else "member_revoked"
-            self._audit.record(event, name=one.name, fingerprint=fingerprint, reason=one.reason)
-        if len(changed) > MAX_NOTED:
-            self._audit.record("more_members_changed", number=len(changed) - MAX_NOTED)
-
-    def _note_ended(self, ended: Sequence[tuple[str, str]], cut_off: Sequence[str]) -> None:
-        for name, reason in ended[:MAX_NOTED]:
-            LOGGER.warning("a call of %s is cut off: %s", name, reason)
-            self._audit.record("call_ended", name=name, reason=reason)
-        if len(ended) > MAX_NOTED:
-            self._audit.record("more_calls_ended", number=len(ended) - MAX_NOTED)
-        for name in cut_off:
-            LOGGER.warning("%s is cut off: no certificate of it may call any longer", name)
-            self._audit.record("cut_off", name=name)
 
     def _find_allowed_names(self) -> set[str]:
         if self._members is None:
@@ -245,6 +214,16 @@ def check_admission(
     if tokens and not any(hmac.compare_digest(token.encode(), one.encode()) for one in tokens):
         reason = f"{name} shows {'another' if token else 'no'} token; the server's is asked for"
         raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
+
+
+def check_deadline(name: str, seconds_left: float | None) -> None:
+    """Check that a call of ``name`` ends by itself, however slowly its caller reads or writes.
+
+    Raises:
+        RefusedError: Its deadline is later than ours are, or it has none.
+    """
+    if seconds_left is None or seconds_left > CALL_SECONDS + _SLACK_SECONDS:
+        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough")
 
 
 def shown_certificate(context: grpc.ServicerContext) -> Certificate:

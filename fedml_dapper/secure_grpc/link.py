@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from fedml_dapper.errors import DapperError
+from fedml_dapper.federation.wire.vocabulary import SILO
 from fedml_dapper.operations.rate_limiter import RateLimiter
 from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.secure_grpc.endpoint import Receipt
@@ -189,10 +190,13 @@ class Link:
             return self._open_calls > 0 or self._clock() - self._seen < AWAY_SECONDS
 
     def put(self, parcel: Parcel) -> None:
-        """Put a message into the outbox; one with a payload replaces an older one that is still there."""
+        """Put a message into the outbox; it replaces an older one about the same (:func:`_subject`).
+
+        So a silo that never fetches what it is told does not fill the server's memory, however often it asks.
+        """
+        subject = _subject(parcel)
         with self._changed:
-            if parcel.payload:
-                self._outbox = [waiting for waiting in self._outbox if not waiting.payload]
+            self._outbox = [waiting for waiting in self._outbox if _subject(waiting) != subject]
             self._outbox.append(parcel)
             self._unsent = [waiting for waiting in self._outbox if waiting in self._unsent or waiting is parcel]
             self._changed.notify_all()
@@ -271,3 +275,9 @@ class Link:
     def _see(self) -> None:
         with self._changed:
             self._seen = self._clock()
+
+
+def _subject(parcel: Parcel) -> object:
+    """Return what a message is about: all payloads one thing, others their kind, and which silo behind an edge."""
+    envelope = parcel.envelope
+    return None if parcel.payload else (envelope.kind, envelope.params.get(SILO))

@@ -35,6 +35,8 @@ class Answering:
         not_awaited: Callable[[int], str | None] = lambda rank: None,
     ) -> None:  # fmt: skip
         self.heard: list[tuple[int, AnyMessage]] = []
+        self.cut_off: list[int] = []
+        """Ranks of devices that may no longer call."""
         self.says = b""
         """The payload of every answer; what was heard, backwards, where it is empty."""
         self._config, self._folder, self._not_awaited, self._desk = config, folder, not_awaited, desk
@@ -59,6 +61,7 @@ class Answering:
             orders,
             self._folder,
             self._not_awaited,
+            self.cut_off.append,
         )
         await server.start()
         looking = asyncio.create_task(server.look_at_files())

@@ -94,3 +94,23 @@ def test_pauses_begin_anew_while_a_large_message_comes_further(monkeypatch: pyte
 
     send_with_retries(send, Message("any", 1, 0), 1, 1000, lambda: arrived[0])
     assert max(slept) <= LONGEST * retry.FIRST_RETRY_SECONDS
+
+
+def test_a_message_that_comes_further_is_not_given_up_and_one_that_stops_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    arrived = 0
+
+    def send(message: Message) -> None:
+        nonlocal now, arrived
+        now += 30
+        arrived += 1000 if now < 3000 else 0
+        raise OSError("the line is cut")
+
+    monkeypatch.setattr(retry.time, "monotonic", lambda: now)
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
+    with pytest.raises(UnreachableError) as caught:
+        send_with_retries(send, Message("any", 3, 0), 3, 600, lambda: arrived)
+    assert 3570 <= now <= 3600
+    assert str(caught.value) == (
+        "the server has 99000 bytes of a message of rank 3, and no more came in 600 s: the line is cut"
+    )

@@ -184,6 +184,59 @@ def test_bad_uploads_do_not_use_up_a_run_s_rounds(trial: Callable[..., Trial]) -
     assert there.server.state.round == 1
 
 
+def test_an_upload_that_was_refused_is_not_decoded_again(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = trial()
+    task = there.all_call(1, 2, 3, 4, 5, 6)[3]
+    assert there.rounds.not_awaited(3) is None
+    decoded: list[bytes] = []
+    decode = there.rounds._codec.decode
+
+    def counting(data: bytes) -> object:
+        decoded.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(there.rounds._codec, "decode", counting)
+    reasons = {there.reports(task, payload=b"nonsense").get(say.REFUSED) for _ in range(3)}
+    assert len(decoded) == 1
+    assert reasons == {there.server.refused[2]}  # said again to a device that did not hear it
+    assert there.rounds.not_awaited(3) == there.server.refused[2]  # so no byte of it is read either
+    assert not there.rounds.is_at_work(2)
+
+
+def test_a_round_goes_on_without_devices_that_may_no_longer_call(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in (1, 2):
+        there.reports(tasks[rank])
+    for rank in (2, 3, 4, 5):
+        there.rounds.cut_off(rank)
+    assert there.server.awaited() == {5}
+    assert not any(there.rounds.is_at_work(client_id) for client_id in (2, 3, 4))
+    assert there.server.checked_in is not None
+    assert there.server.checked_in.present() == {0, 5}
+    assert there.reports(tasks[3]).get(say.REFUSED) == TOO_LATE
+    assert not there.turn()
+    there.rounds.cut_off(6)
+    assert [client.client for client in there.closed().clients] == [0, 1]  # what came before counts
+
+
+def test_a_device_that_is_cut_off_while_a_round_closes_is_let_go_afterwards(trial: Callable[..., Trial]) -> None:
+    there = trial(buffer_size=2)
+    tasks = there.all_call(1, 2, 3, 4, 5, 6)
+    for rank in (1, 2):
+        there.reports(tasks[rank])
+    assert there.rounds.begin_closing()
+    there.rounds.cut_off(3)
+    assert 2 in there.server.awaited()  # another thread reads what would change
+    there.rounds.close()
+    assert 2 in there.server.at_work
+    there.rounds.on_turn()
+    assert 2 not in there.server.at_work
+    assert 3 in there.server.at_work
+
+
 def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> None:
     there = trial("comm_round=1")
     for rank in range(1, 7):

@@ -34,6 +34,7 @@ from fedml_dapper.operations import AuditLog, read_certificate, read_membership,
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.authority import Authority
 from fedml_dapper.operations.credentials import read_credentials
+from fedml_dapper.operations.guess_limits import GUESSES_AT_ONCE, GUESSES_PER_SECOND, MAX_HOSTS
 from fedml_dapper.operations.invitations import FILE_NAME, InvitationFile, invite
 from fedml_dapper.operations.join_code import JoinCode, digest_of
 from fedml_dapper.operations.join_request import (
@@ -46,7 +47,8 @@ from fedml_dapper.operations.join_request import (
     JoinRequest,
     ask_for_certificate,
 )
-from fedml_dapper.operations.registrar import GUESSES_AT_ONCE, GUESSES_PER_SECOND, Registrar
+from fedml_dapper.operations.peers import host_of
+from fedml_dapper.operations.registrar import Registrar
 from fedml_dapper.secure_grpc.enrolment import RECEIVED_BYTES, EnrolmentService
 
 from ..connect_proxy import ConnectProxy
@@ -469,6 +471,43 @@ def test_guesses_are_limited_by_host_and_those_who_know_are_not_held_up(enrolmen
     assert ("join_refused", "stranger") in enrolment.events()
 
 
+def test_no_number_of_addresses_keeps_a_device_with_a_right_code_out(enrolment: Enrolment, clock: Clock) -> None:
+    code = enrolment.code()
+    wrong = guess(code)
+
+    def tried(code: JoinCode, host: str) -> str:
+        asked = JoinRequest(rank=code.rank, secret=code.secret, request=request)
+        try:
+            enrolment.registrar.answer(asked.model_dump_json().encode(), f"{host}:5000")
+        except DapperError as error:
+            return type(error).__name__
+        return "joined"
+
+    request = request_of([code.name])
+    one_network = [tried(wrong, f"ipv6:%5B2001:db8::{number:x}%5D") for number in range(2 * int(GUESSES_AT_ONCE))]
+    assert one_network == ["JoinRefusedError"] * int(GUESSES_AT_ONCE) + ["JoinLaterError"] * int(GUESSES_AT_ONCE)
+    assert tried(wrong, "ipv6:%5B2001:db8:0:1::1%5D") == "JoinRefusedError"  # another network
+    for number in range(MAX_HOSTS + 2 * int(GUESSES_AT_ONCE)):  # more than are told apart
+        tried(wrong, f"ipv6:%5B2001:db8:1:{number:x}::1%5D")
+    assert tried(code, "ipv4:198.51.100.7") == "joined"
+    clock.now += GUESSES_AT_ONCE / GUESSES_PER_SECOND
+    assert {tried(wrong, "ipv4:203.0.113.5") for _ in range(2 * int(GUESSES_AT_ONCE))} == {
+        "JoinRefusedError", "JoinLaterError"
+    }  # fmt: skip  # those that have stopped guessing make room
+
+
+def test_a_host_is_the_network_that_its_caller_has() -> None:
+    hosts = {
+        "ipv4:192.0.2.7:5000": "192.0.2.7",
+        "ipv6:%5B2001:db8::1%5D:5000": "2001:db8::/64",
+        "ipv6:[2001:db8::ffff:1]:5000": "2001:db8::/64",
+        "ipv6:%5Bfe80::1%25eth0%5D:5000": "fe80::/64",
+        "ipv6:%5B::ffff:192.0.2.7%5D:5000": "192.0.2.7",
+        "unix:/run/socket:0": "unix:/run/socket",
+    }
+    assert {peer: host_of(peer) for peer in hosts} == hosts
+
+
 def test_a_device_that_is_to_come_later_keeps_its_key(enrolment: Enrolment, clock: Clock, tmp_path: Path) -> None:
     code = enrolment.code()
     request = request_of([code.name])
@@ -690,6 +729,7 @@ from pathlib import Path
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.authority import Authority
 from fedml_dapper.operations.invitations import InvitationFile
+from fedml_dapper.operations.peers import host_of
 from fedml_dapper.operations.registrar import Registrar
 
 spend = InvitationFile.spend

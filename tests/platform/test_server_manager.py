@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.device import event_loop
 from fedml_dapper.device.event_loop import EventLoop
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.callers import MAX_STARTS, Callers
 from fedml_dapper.platform.dispatch import Silos
 from fedml_dapper.platform.phase import Phase
@@ -24,6 +27,7 @@ class Manager(DapperServerManager):
 
     def __init__(self, settings: Settings) -> None:
         EventLoop.__init__(self)
+        self._audit = AuditLog(None)
         self._experiment = build_experiment(settings)
         self._server = self._collector = Server(self._experiment)
         self._callers = Callers(range(1, 6))
@@ -109,3 +113,44 @@ def test_a_pause_keeps_no_upload_of_a_round_that_is_over(manager: Callable[..., 
     server.pauses()
     server.uploads(2, "ticket of 1")
     assert server.kept == []
+
+
+def test_a_silo_that_is_refused_again_and_again_does_not_fill_the_log(
+    manager: Callable[..., Manager], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = manager()
+    for life in range(1000):
+        status = Message(say.CLIENT_STATUS, 2, 0)
+        for key, value in {say.STATUS: say.ONLINE, say.LIFE: str(life), "version": "v" * 10_000}.items():
+            status.add_params(key, value)
+        server.handle_message_client_status_update(status)
+    said = [record.message for record in caplog.records]
+    assert all(line.startswith("silo 2 is refused: ") and len(line) < 300 for line in said)
+    assert 1 <= len(said) <= event_loop._DROPS_AT_ONCE + 10
+
+
+@pytest.mark.parametrize("silo", ["3", "x", True, 3.0, 9])
+def test_an_edge_that_speaks_for_no_silo_of_its_own_is_not_heard(
+    manager: Callable[..., Manager], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, silo: object
+) -> None:
+    server = manager()
+    monkeypatch.setattr(type(server._experiment), "silos_have_own_data", True)
+
+    class Edges:
+        def __contains__(self, client_id: int) -> bool:
+            return client_id == 1
+
+        def ranks_of_silos(self, client_id: int) -> tuple[int, ...]:
+            return (1, 3, 4)
+
+    server._server = SimpleNamespace(attendance=server._server.attendance, edges=Edges())
+    heard: list[int] = []
+    server._takes_in = lambda rank, announcement, edge=None: bool(heard.append(rank))
+    for said in (silo, 4):
+        status = Message(say.CLIENT_STATUS, 2, 0)
+        status.add_params(say.SILO, said)
+        assert not server._lets_join(2, status)
+    assert heard == [4]
+    assert [record.message for record in caplog.records] == [
+        f"rank 2 speaks for silo {silo}, which it does not serve; dropped"
+    ]

@@ -47,6 +47,10 @@ class CheckedIn(RoundFeature):
         """Note that a device calls."""
         self._called[client_id] = self.last_call = self._clock()
 
+    def forget(self, client_id: int) -> None:
+        """Take a device for gone until it calls again."""
+        self._called.pop(client_id, None)
+
     def present(self) -> set[int]:
         """Return the clients whose device has called lately, and forget the others."""
         since = self._clock() - PERIODS * self._args.come_back_s

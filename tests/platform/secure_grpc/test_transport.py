@@ -19,6 +19,7 @@ from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.federation.wire.vocabulary import REFUSED
 from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.secure_grpc import server as server_module
 from fedml_dapper.secure_grpc import silo as silo_module
@@ -137,6 +138,22 @@ def test_a_newer_model_takes_the_place_of_one_not_fetched(start: Starter, raw: C
         server.transport.send_message(message(MODEL, 0, 1, model_params=text))
     silo = start(1)
     assert silo.next().get("model_params") == b"new"
+    assert server.nothing_else(silo)
+
+
+def test_what_a_silo_does_not_fetch_does_not_pile_up(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    raw(1).deliver(parcel(kind=STATUS).frames())
+    for number in range(100):
+        server.transport.send_message(message(REFUSED, 0, 1, dapper_refused=f"for the reason {number}"))
+        server.transport.send_message(message(CHECK, 0, 1))
+        for behind in (3, 4):  # to an edge, about two of its silos
+            server.transport.send_message(message(REFUSED, 0, 1, dapper_refused=str(number), silo=behind))
+    silo = start(1)
+    told = [silo.next() for _ in range(4)]
+    assert [(one.get_type(), one.get("silo"), one.get("dapper_refused")) for one in told] == [
+        (REFUSED, None, "for the reason 99"), (CHECK, None, None), (REFUSED, 3, "99"), (REFUSED, 4, "99")
+    ]  # fmt: skip
     assert server.nothing_else(silo)
 
 
