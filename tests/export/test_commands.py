@@ -250,7 +250,9 @@ def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path)
     assert_refused(call("predict", shots, picture), "does not say how large pictures are", tmp_path / "nothing")
     of_two_numbers = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))  # type: ignore[no-untyped-call]
     of_two_numbers.save(str(out / "model.torchscript"))
-    assert_refused(call("predict", out, picture), "does not run on pictures as model.json", tmp_path / "nothing")
+    assert_refused(call("predict", out, picture), "model.torchscript is a program, and no export", tmp_path / "nothing")
+    trusted = call("predict", out, picture, "--trust-code")
+    assert_refused(trusted, "does not run on pictures as model.json", tmp_path / "nothing")
     (out / SIDECAR_NAME).write_text("{}")
     assert_refused(call("predict", out, picture), "is damaged or of another version", tmp_path / "nothing")
 
