@@ -93,13 +93,19 @@ def _spec(module: str) -> ModuleSpec | None:
         above = _spec(package)
         if above is None or above.submodule_search_locations is None:
             return None
-        for finder in sys.meta_path:
-            spec = finder.find_spec(module, above.submodule_search_locations)
-            if spec is not None:
-                return spec
+        places = list(above.submodule_search_locations)
     except (ImportError, ValueError):
         return None
-    return None
+    try:
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]  # as importlib does
+        found = (finder.find_spec(module, places, None) for finder in finders)
+        return next((spec for spec in found if spec is not None), None)
+    except KeyError:  # a folder without an __init__.py in another, whose places Python takes from an import
+        spec = ModuleSpec(module, None, is_package=True)
+        spec.submodule_search_locations = [str(Path(place) / module.rpartition(".")[2]) for place in places]
+        return spec
+    except (ImportError, ValueError):
+        return None
 
 
 def digest_of(content: bytes) -> str:
