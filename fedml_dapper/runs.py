@@ -82,18 +82,24 @@ class Run:
     folder: Path
     """Folder with the run's settings, ledger, checkpoints and global model."""
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, trust_code: bool = False) -> None:
         self.folder = path_of(folder)
+        self._trust_code = trust_code
         self._record, self._rounds = read_ledger(self.folder / LEDGER_NAME)
 
     @classmethod
-    def open(cls, folder: Path | str) -> Run:
+    def open(cls, folder: Path | str, *, trust_code: bool = False) -> Run:
         """Read the run in ``folder``, which may be unfinished, and run by any runner.
+
+        Args:
+            folder: The run's.
+            trust_code: Whether :meth:`model` and :meth:`report` run whatever code the folder's files name. Without it,
+                only code runs that a run of yours ran on this machine.
 
         Raises:
             DataError: There is no run in the folder.
         """
-        return cls(folder)
+        return cls(folder, trust_code=trust_code)
 
     @cached_property
     def settings(self) -> Settings:
@@ -130,7 +136,8 @@ class Run:
         only for levels of which nothing is cut.
 
         Raises:
-            ConfigError: There is no such level, or the method has no global model, or none for the level.
+            ConfigError: There is no such level, the method has no global model, or none for the level, or the run names
+                code that is neither yours nor trusted.
             DataError: No model has been written yet.
         """
         levels = len(self.settings.dapper_args.levels.ratios)
@@ -144,11 +151,11 @@ class Run:
 
     def report(self) -> Path:
         """Write the HTML report; returns its path."""
-        return write_run_report(self.folder)
+        return write_run_report(self.folder, trust_code=self._trust_code)
 
     @cached_property
     def _finished(self) -> FinishedRun:
-        return open_finished(self.folder)
+        return open_finished(self.folder, trust_code=self._trust_code)
 
     def __repr__(self) -> str:
         accuracy = self.summary.global_accuracy

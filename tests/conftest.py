@@ -26,6 +26,15 @@ SettingsFactory = Callable[..., Settings]
 torch.set_num_threads(1)  # once, for all: figures repeat bit for bit, and torch dislikes changes of it between steps
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where runs note which code is the user's own, for this process and those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("state")
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(autouse=True)
 def _torch_seed() -> None:
     """A fresh global generator for every test."""

@@ -19,7 +19,7 @@ ALLOWED = {
         "deployment/formats/torchscript.py",
         "torch.jit.load",
     ): "a file that was just written is read again, and `predict` runs"
-    " the file that its user names, which is a program: docs/export.md says so",
+    " the file that its user names, which is a program, if this user wrote it or consents: docs/export.md says so",
     ("deployment/formats/torch_export.py", "torch.export.load"): "the same",
 }
 """(file, call) -> why it is there all the same."""

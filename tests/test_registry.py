@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fedml_dapper
 from fedml_dapper.config import Reference, load_settings, sources
 from fedml_dapper.config.references import short_name
 from fedml_dapper.errors import ConfigError
@@ -118,3 +119,26 @@ def test_what_a_folder_of_a_run_is_called() -> None:
     names |= {"my_nets.py:Net": "Net", "office_caltech10": "office_caltech10"}
     assert {name: short_name(name) for name in names} == names
     assert short_name(None) == "program"
+
+
+@pytest.mark.parametrize("place", ["around", "around.inner", "around.inner.most", "spread", "spread.inner.most"])
+def test_the_source_of_a_module_is_found_without_importing_a_package_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    for package in ("around", "around/inner", "spread/inner"):  # the latter are folders without an __init__.py
+        (tmp_path / package).mkdir(parents=True)
+        if package.startswith("around"):
+            (tmp_path / package / "__init__.py").write_text("raise SystemExit('imported')")
+        (tmp_path / package / "most.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / place.replace(".", "/")
+    expected = {"around": file / "__init__.py", "around.inner": file / "__init__.py", "spread": None}
+    assert Reference(place, "Net").source == expected.get(place, file.with_suffix(".py"))
+    for name in (f"{place}.missing", f"{place}.", f".{place}", f"{place}..most", ".", ""):
+        assert Reference(name, "Net").source is None
+    assert not {"around", "spread"} & sys.modules.keys()
+
+
+def test_the_source_of_a_module_that_was_imported_is_found() -> None:
+    file = Path(fedml_dapper.__file__).parent / "models" / "lenet.py"
+    assert Reference("fedml_dapper.models.lenet", "lenet5").source == file

@@ -95,17 +95,18 @@ def holds_results(root: Path) -> bool:
     return bool(_benches(root) or _runs(root))
 
 
-def write_reports(root: Path, tell: Callable[[Path], None]) -> Path:
+def write_reports(root: Path, tell: Callable[[Path], None], *, trust_code: bool = False) -> Path:
     """Write the page of every bench and of every single run below ``root``, and an index of them; return its path.
 
-    A store is a folder with the name of a profile. ``tell`` is called with the path of each page.
+    A store is a folder with the name of a profile. ``tell`` is called with the path of each page. With ``trust_code``,
+    code that the runs name runs though it may not be this user's.
     """
     benches = _benches(root)
     runs = _runs(root)
     for folder in benches:
         tell(write_bench_report(folder))
     for folder in runs:
-        tell(write_run_report(folder))
+        tell(write_run_report(folder, trust_code=trust_code))
     stores = {folder.parent for folder in benches}
     of_profiles = [(store, name) for name in get_args(ProfileName) for store in sorted(stores) if store.name == name]
     html = (

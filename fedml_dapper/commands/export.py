@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedml_dapper.commands.options import trust_code_option
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.deployment.format_names import FORMAT_NAMES
 
@@ -35,6 +36,7 @@ def export_options(command: CommandT) -> CommandT:
             help="File format; may be given several times.",
         ),
         click.option("--int8", is_flag=True, help="Besides, the ONNX file quantised to 8 bits after training."),
+        trust_code_option,
         click.option("-o", "--output", type=_PATH, required=True, help="A new folder."),
     )
     for option in reversed(options):
@@ -56,13 +58,14 @@ def export(
     calibrate: Path | None,
     formats: Sequence[str],
     int8: bool,
+    trust_code: bool,
     output: Path,
 ) -> None:
     """Write the model of the finished RUN that a device runs, check it, and say what it costs and what it can do."""
     from fedml_dapper.export import Exporter, calibrated, choose, pictures_for
     from fedml_dapper.federation.run_folder.finished import open_finished
 
-    finished = open_finished(run)
+    finished = open_finished(run, trust_code=trust_code)
     exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8, peft)
     subject = choose(finished, level, client)
     if calibrate is None:

@@ -33,6 +33,9 @@ log_format_option = click.option(
     show_default=True,
     help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
 )
+trust_code_option = click.option(
+    "--trust-code", is_flag=True, help="Run whatever code the files name, which can then do all that you can."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 

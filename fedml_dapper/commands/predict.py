@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import json_option, trust_code_option
 from fedml_dapper.config.named_path import NamedPath
 
 _PATH = NamedPath()
@@ -20,13 +20,14 @@ _PATH = NamedPath()
 @click.command()
 @click.argument("model", type=_PATH)
 @click.argument("pictures", type=_PATH, nargs=-1, required=True)
+@trust_code_option
 @json_option
-def predict(model: Path, pictures: Sequence[Path], as_json: bool) -> None:
+def predict(model: Path, pictures: Sequence[Path], trust_code: bool, as_json: bool) -> None:
     """Say which class each of PICTURES is of, by the exported MODEL: a folder, or one of its files."""
     from fedml_dapper.export import Prediction
     from fedml_dapper.export import predict as predict_pictures
 
-    found = predict_pictures(model, pictures)
+    found = predict_pictures(model, pictures, trust_code=trust_code)
     if as_json:
         click.echo(TypeAdapter(list[Prediction]).dump_json(found))
         return

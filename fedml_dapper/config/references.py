@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,7 @@ class Reference:
         """The file that holds the code; None where it cannot be found."""
         if self.file is not None:
             return self.file if self.file.is_file() else None
-        try:
-            spec = importlib.util.find_spec(self.place)
-        except (ImportError, ValueError):
-            return None
+        spec = _spec(self.place)
         return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
 
     def __str__(self) -> str:
@@ -80,6 +78,34 @@ class Reference:
         digest = "not found" if source is None else digest_of(source.read_bytes())
         place = self.place if self.file is None else self.file.name
         return f"{place}:{self.name} (source {digest})"
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Return where ``module`` is; None where it is not found.
+
+    Unlike ``importlib.util.find_spec`` it imports no package on the way, whose code would run, since the name may be a
+    stranger's.
+    """
+    package, _, _ = module.rpartition(".")
+    try:
+        if not package or module in sys.modules:
+            return importlib.util.find_spec(module)
+        above = _spec(package)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        places = list(above.submodule_search_locations)
+    except (ImportError, ValueError):
+        return None
+    try:
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]  # as importlib does
+        found = (finder.find_spec(module, places, None) for finder in finders)
+        return next((spec for spec in found if spec is not None), None)
+    except KeyError:  # a folder without an __init__.py in another, whose places Python takes from an import
+        spec = ModuleSpec(module, None, is_package=True)
+        spec.submodule_search_locations = [str(Path(place) / module.rpartition(".")[2]) for place in places]
+        return spec
+    except (ImportError, ValueError):
+        return None
 
 
 def digest_of(content: bytes) -> str:

@@ -24,6 +24,9 @@ _rank = click.option(
     type=click.IntRange(min=1),
     help="The silo that this device is; by default the one whose key lies in the folder of certificates.",
 )
+_trust_code_option = click.option(
+    "--trust-code", is_flag=True, help="Run whatever code the model names, which can then do all that you can."
+)
 _overrides = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 
 
@@ -107,14 +110,15 @@ def join(address: str, code: str, certificates: Path, http_proxy: str | None) ->
 @main.command()
 @click.argument("folder", type=NamedPath())
 @click.argument("pictures", type=NamedPath(), nargs=-1, required=True)
-def predict(folder: Path, pictures: Sequence[Path]) -> None:
+@_trust_code_option
+def predict(folder: Path, pictures: Sequence[Path], trust_code: bool) -> None:
     """Say which class each of PICTURES is of, by the newest model in FOLDER, where the device keeps what it was sent.
 
     It needs no server.
     """
     from fedml_dapper.device.offline import predict_offline  # noqa: PLC0415
 
-    for answer in predict_offline(folder, pictures):
+    for answer in predict_offline(folder, pictures, trust_code=trust_code):
         click.echo(f"{answer.picture}: {answer.label}, {100 * answer.probability:.1f} %")
 
 
@@ -130,15 +134,16 @@ def predict(folder: Path, pictures: Sequence[Path]) -> None:
     help="File format; may be given several times. All but onnx need nothing more.",
 )
 @click.option("--calibrate", type=NamedPath(), help="Measure BatchNorm's statistics on the pictures in this folder.")
+@_trust_code_option
 @click.option("-o", "--output", type=NamedPath(), required=True, help="A new folder.")
-def export(folder: Path, formats: Sequence[str], calibrate: Path | None, output: Path) -> None:
+def export(folder: Path, formats: Sequence[str], calibrate: Path | None, trust_code: bool, output: Path) -> None:
     """Write the newest model in FOLDER, where the device keeps what it was sent, to a file for another runtime.
 
     The file is read again and compared with the model. It needs no server.
     """
     from fedml_dapper.device.exporting import export_kept  # noqa: PLC0415  # slow
 
-    for file in export_kept(folder, list(dict.fromkeys(formats)), output, calibrate):
+    for file in export_kept(folder, list(dict.fromkeys(formats)), output, calibrate, trust_code=trust_code):
         click.echo(f"{file.path}: {file.bytes} bytes, within {file.difference:.1g} of the model's outputs at most")
 
 

@@ -39,7 +39,7 @@ class ExportedFile:
 
 
 def export_kept(
-    folder: Path, formats: Sequence[str], out: Path, pictures: Path | None = None
+    folder: Path, formats: Sequence[str], out: Path, pictures: Path | None = None, *, trust_code: bool = False
 ) -> Sequence[ExportedFile]:
     """Write the newest model that the device of ``folder`` was sent into ``out``, with what an app has to know of it.
 
@@ -48,15 +48,16 @@ def export_kept(
         formats: Names of :data:`FORMATS`.
         out: A new folder, which is there whole or not at all.
         pictures: Folder of pictures on which BatchNorm's statistics are measured; those that were sent if None.
+        trust_code: Whether to run whatever code the model names, also if no run on this device ran it.
 
     Raises:
-        ConfigError: A format cannot hold the model, this machine lacks what a format needs, ``out`` is not empty, or
-            there is nothing to measure on ``pictures``.
+        ConfigError: The model names code that is not trusted, a format cannot hold the model, this machine lacks what a
+            format needs, ``out`` is not empty, or there is nothing to measure on ``pictures``.
         DataError: There is no model yet, or it is damaged, or there are no pictures.
     """
     for name in formats:
         FORMATS[name].check_installed()
-    rebuilt = rebuild(kept_model(folder))
+    rebuilt = rebuild(kept_model(folder), trust_code=trust_code)
     changes = () if pictures is None else (_measure_statistics(rebuilt, pictures),)
     check_finite(rebuilt.model, WHOSE)
     task = rebuilt.method.problem.task.name
@@ -65,6 +66,8 @@ def export_kept(
         written = [_write(name, product, scratch) for name in formats]
         about = _about(rebuilt, product, changes, {name: FORMATS[name].file_name for name in formats})
         (scratch / SIDECAR_NAME).write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    for name in formats:
+        FORMATS[name].note_own(out / FORMATS[name].file_name)
     return [ExportedFile(out / each.path.name, each.bytes, each.difference) for each in written]
 
 

@@ -20,6 +20,7 @@ from pydantic import JsonValue, ValidationError
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import ClientSide, Experiment, SharedSettings
 from fedml_dapper.federation.run_folder.model_file import origin_of, save_model
+from fedml_dapper.federation.run_folder.own_code import note_code
 from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, write_tensors
 from fedml_dapper.methods import Downlink, Memory
@@ -109,6 +110,7 @@ class DeviceFolder:
         self._clients = clients
         self._experiment = experiment
         self._origin = origin_of(experiment)
+        note_code(experiment.settings)
         self._digest = SharedSettings.of_experiment(experiment).digest
         self._folder = folder
         self._recalled: int | None = None

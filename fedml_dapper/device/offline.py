@@ -23,15 +23,17 @@ class Answer:
     probability: float
 
 
-def predict_offline(folder: Path, pictures: Sequence[Path]) -> list[Answer]:
+def predict_offline(folder: Path, pictures: Sequence[Path], *, trust_code: bool = False) -> list[Answer]:
     """Predict the classes of ``pictures`` by the newest model that the device of this ``folder`` was sent.
 
+    With ``trust_code`` it runs whatever code the model names, also if no run on this device ran it.
+
     Raises:
-        ConfigError: The model does not name classes of pictures.
+        ConfigError: The model does not name classes of pictures, or names code that is not trusted.
         DataError: There is no model yet, or a picture is missing or damaged.
     """
     path = kept_model(folder)
-    rebuilt = rebuild(path)
+    rebuilt = rebuild(path, trust_code=trust_code)
     origin = rebuilt.origin
     task = rebuilt.method.problem.task.name
     if task != "classification" or origin.preprocessing is None or not origin.classes:

@@ -41,7 +41,9 @@ class SiloInSums:
         self._identities = IdentityFiles(config, rank, settings.silo_args.known)
         self._promises = Promises(folder, rank)
         self._experiment_digest = SharedSettings.of_experiment(experiment).digest
-        """Digest of the experiment from this silo's own settings, since a server could claim another."""
+        """Digest of the experiment from this silo's own settings, since a server could claim another: what earlier
+        versions named rounds by."""
+        self._seed = settings.common_args.random_seed
         self._masked: MaskedUpload | None = None
         """The latest upload; None where its sum is over for this silo."""
         self._signed_round = 0
@@ -65,12 +67,21 @@ class SiloInSums:
     def ready(self, upload: Upload, downlink: Downlink) -> bytes:
         """Keep ``upload``, and return the message that this silo is ready for its sum."""
         identity = self._identities.read()
-        promise = partial(self._promises.keep, self._key(upload.round))
+        earlier = self._earlier_key(upload.round)
+        promise = partial(self._promises.keep, self._key(upload.round), earlier_key=earlier)
         self._masked = MaskedUpload(self._experiment, self._codec, upload, downlink, identity, promise)
         return self._codec.encode(self._masked.ready())
 
     def _key(self, round_: int) -> bytes:
-        """Return the key of a round of this experiment in the file of promises."""
+        """Return the key of a round in the file of promises.
+
+        It goes by the seed alone: a setting that does not touch training, such as ``frequency_of_the_test``, leaves the
+        silo's change as it was to the last bit, and a second sum would give it away.
+        """
+        return hashlib.sha256(f"seed {self._seed}, round {round_}".encode()).digest()
+
+    def _earlier_key(self, round_: int) -> bytes:
+        """Return the key by which earlier versions noted the round."""
         return hashlib.sha256(f"{self._experiment_digest} {round_}".encode()).digest()
 
     def answer(self, data: Any) -> bytes:

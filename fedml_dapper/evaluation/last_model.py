@@ -35,7 +35,7 @@ class LastModel:
     """Test samples with the model's predictions, if the task can draw them."""
 
 
-def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> LastModel:
+def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions, trust_code: bool = False) -> LastModel:
     """Look at the last model of a run, and leave out what its data or code no longer give.
 
     They may have changed since the run, be missing, or fail; ``omissions`` notes what is left out.
@@ -45,7 +45,9 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> L
         return LastModel()  # the data are the silos', or were passed by a program
     if sections.get("model_args", {}).get("model") is None or not (run_dir / MODEL_NAME).is_file():
         return LastModel()
-    finished = omissions.with_fallback("a look at the last model", lambda: open_finished(run_dir), None)
+    finished = omissions.with_fallback(
+        "a look at the last model", lambda: open_finished(run_dir, trust_code=trust_code), None
+    )
     if finished is None:
         return LastModel()
     method = finished.method

@@ -27,17 +27,19 @@ from fedml_dapper.evaluation.page import environment, jpeg_uri, write_page
 from fedml_dapper.evaluation.spending import Kind, is_of_silos
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
+from fedml_dapper.federation.run_folder.own_code import check_consent
 from fedml_dapper.federation.run_folder.records import PrivacySpent
 
 _DATASET = "data_args.dataset"
 _MISTAKES = 10
 
 
-def write_run_report(run_dir: Path) -> Path:
+def write_run_report(run_dir: Path, *, trust_code: bool = False) -> Path:
     """Write the report of the run in ``run_dir`` from its ledger, and return its path.
 
     The ledger is enough: parts that need data or model, or that cannot be drawn, are left out where they fail, with a
-    warning and a line in the report that say why.
+    warning and a line in the report that say why. So are those that take code which no run of this user's ran on this
+    machine, unless with ``trust_code``.
 
     Raises:
         DataError: There is no ledger, or no room for the report.
@@ -45,17 +47,19 @@ def write_run_report(run_dir: Path) -> Path:
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
     omissions = Omissions()
-    sheet = omissions.with_fallback("sample images", lambda: _sample_images(record, run_dir), None)
-    write_report(path, record, rounds, sheet, look_at_last_model(record, run_dir, omissions), omissions)
+    sheet = omissions.with_fallback("sample images", lambda: _sample_images(record, run_dir, trust_code), None)
+    last_model = look_at_last_model(record, run_dir, omissions, trust_code)
+    write_report(path, record, rounds, sheet, last_model, omissions)
     return path
 
 
-def _sample_images(run: RunRecord, run_dir: Path) -> ContactSheet | None:
+def _sample_images(run: RunRecord, run_dir: Path, trust_code: bool) -> ContactSheet | None:
     settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
     if settings.data_args.partition == "own" or settings.data_args.dataset is None:
         return None  # the data are the silos', or were passed by a program
     if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
         raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
+    check_consent(settings, (_DATASET,), run_dir / LEDGER_NAME, trust_code)
     return contact_sheet(load_suite(settings.data_args))
 
 

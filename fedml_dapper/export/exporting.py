@@ -91,6 +91,8 @@ class Exporter:
             )
             (folder / SIDECAR_NAME).write_text(card.about.model_dump_json(indent=1) + "\n", encoding="utf-8")
             (folder / CARD_NAME).write_text(card.markdown(), encoding="utf-8")
+        for name in self.formats:
+            FORMATS[name].note_own(out / FORMATS[name].file_name)
         return card
 
     def _written(self, name: str, product: Product, subject: Subject, sets: TestSets, folder: Path) -> FileFigures:
@@ -123,7 +125,7 @@ class Exporter:
             place = folder / "dense"
             place.mkdir()
             chosen.write(self._product(merged(self.run.method.problem.backbone)), place / chosen.file_name)
-            self._dense[name] = chosen.read(place / chosen.file_name)
+            self._dense[name] = chosen.read(place / chosen.file_name, trust_code=True)  # written a moment ago
             shutil.rmtree(place)
         return [self._dense[name]]
 

@@ -25,13 +25,14 @@ class Prediction:
     probability: float
 
 
-def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
+def predict(model: Path, pictures: Sequence[Path], *, trust_code: bool = False) -> list[Prediction]:
     """Predict the classes of ``pictures`` with the exported ``model``, a folder or one of its files.
 
-    A folder's first file is taken.
+    A folder's first file is taken. With ``trust_code`` it runs though it is or names code that this user neither ran
+    nor wrote on this machine.
 
     Raises:
-        ConfigError: The model does not name classes of pictures.
+        ConfigError: The model does not name classes of pictures, or is not to be run without ``trust_code``.
         DataError: Something is missing or damaged.
     """
     folder = model if model.is_dir() else model.parent
@@ -41,7 +42,7 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
             f"{model} takes {about.inputs[0].meaning} and gives {about.output.meaning}; predict names classes of"
             " pictures, so run this one by its own runtime"
         )
-    runtime = _runtime(model, about)
+    runtime = _runtime(model, about, trust_code)
     side = next(iter(about.inputs[0].shape[:1:-1]), None)
     if side is None or not 0 < side <= MAX_SIDE:
         raise DataError(f"{folder / SIDECAR_NAME} does not say how large pictures are; export the model again")
@@ -65,11 +66,11 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
     return found
 
 
-def _runtime(model: Path, about: Sidecar) -> Runtime:
-    file = model / next(iter(about.files.values())) if model.is_dir() else model
+def _runtime(model: Path, about: Sidecar, trust_code: bool) -> Runtime:
+    file = model / Path(next(iter(about.files.values()))).name if model.is_dir() else model  # none from elsewhere
     by_suffix = {Path(each.file_name).suffix: each for each in FORMATS.values()}
     if file.suffix not in by_suffix:
         raise ConfigError(f"{file} is no exported model; these are: {', '.join(by_suffix)}")
     if not file.is_file():
         raise DataError(f"no file {file.absolute()}")
-    return by_suffix[file.suffix].read(file)
+    return by_suffix[file.suffix].read(file, trust_code=trust_code)

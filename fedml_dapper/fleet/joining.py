@@ -52,14 +52,15 @@ class JoiningDevices:
     def after(self, client_id: int, level: int, seconds: float) -> Fit | None:
         """Return what a silo can run whose training at ``level`` took so long.
 
-        None where it is done within the round's time, as planned, or where its device is not known.
+        None where it is done within the round's time, as planned, or where its device is not known, or where it was
+        planned to take no time at all, so that nothing can be said of how much slower it is.
         """
         joined = self._joined.get(client_id)
         demand = next((one for one in self._demands if one.level == level), None)
         if joined is None or demand is None:
             return None
         use = use_of(demand, joined.means, self._budget)
-        if use.network_s + seconds <= self._budget.round_s:
+        if use.network_s + seconds <= self._budget.round_s or use.training_s <= 0:
             return None
         slower = max(joined.times_slower, seconds / use.training_s)
         self._joined[client_id] = _Joined(joined.means, slower)

@@ -22,6 +22,9 @@ from fedml_dapper.fleet.families import Family
 Mark = Literal["measured", "derived", "data_sheet"]
 Stretch = Literal["none", "to another network", "to another family"]
 
+_SMALLEST, _LARGEST = 1e-9, 1e9
+"""Bounds of figures, far beyond any device: silos send profiles, and what is computed from them has to be finite."""
+
 
 class Source(Section):
     """Source of figures."""
@@ -49,15 +52,15 @@ class Stated(Section):
 class Figure(Stated):
     """A known number."""
 
-    value: float = Field(gt=0)
+    value: float = Field(ge=_SMALLEST, le=_LARGEST)
 
 
 class StepTime(Section):
     """Training time per sample at one size of network."""
 
-    mmacs: float = Field(gt=0)
+    mmacs: float = Field(ge=_SMALLEST, le=_LARGEST)
     """Millions of multiply-accumulates of a sample, backward pass included."""
-    ms: float = Field(gt=0)
+    ms: float = Field(ge=_SMALLEST, le=_LARGEST)
 
 
 class Speed(Stated):
@@ -67,7 +70,7 @@ class Speed(Stated):
     """Network that it was measured on."""
     family: Family
     """Kind of layers of that network; multiply-accumulates do not predict time from one kind to another."""
-    gmacs_per_s: float | None = Field(default=None, gt=0)
+    gmacs_per_s: float | None = Field(default=None, ge=_SMALLEST, le=_LARGEST)
     """Sustained speed, in GMACs per second."""
     ms_per_sample: tuple[StepTime, ...] | None = Field(default=None, min_length=1)
     """Instead of ``gmacs_per_s``: milliseconds at several sizes, ascending; in proportion below the smallest and above
@@ -120,7 +123,7 @@ class Availability(Stated):
 
     share: float | None = Field(default=None, gt=0, le=1)
     """Share of the rounds at whose beginning the device is on, drawn round by round."""
-    period_s: float | None = Field(default=None, gt=0)
+    period_s: float | None = Field(default=None, ge=_SMALLEST, le=_LARGEST)
     """Instead of ``share``: seconds after which ``on_s`` repeats itself, e.g. 86400 for a day."""
     on_s: tuple[tuple[float, float], ...] | None = Field(default=None, min_length=1)
     """Times at which it goes on and off, in seconds of the period, ascending. The run begins at second 0."""

@@ -31,7 +31,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.wire.vocabulary import HOLDS, SILO, SUM, TICKET
 from fedml_dapper.operations import AuditLog
-from fedml_dapper.operations.credentials import read_credentials
+from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.dispatch import Ranks
@@ -86,6 +86,9 @@ class DapperServerManager(RoundManager):
         if self._server.is_simulation:
             cost = cost_of_rounds(experiment, lambda client_id: self._server.state.profiles[client_id])
             self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
+        grpc = experiment.settings.comm_args.dapper_grpc
+        self._credentials = CredentialFiles(grpc, 0) if experiment.sums_in_secret and grpc is not None else None
+        """The server's certificate and authorities, by which it checks signatures in secure sums."""
         self._edge_codec = edge_codec
         self._sum_codec = sum_codec
         self._summing: Summing | None = None
@@ -319,7 +322,9 @@ class DapperServerManager(RoundManager):
     def _witness(self) -> CertifiedWitness:
         config = self._experiment.settings.comm_args.dapper_grpc
         assert config is not None, "sums in secret are for silos that have certificates"
-        return CertifiedWitness(config, read_credentials(config, 0))
+        assert self._credentials is not None
+        self._credentials.renew()  # half replaced, the ones before still count, as they do for calls
+        return CertifiedWitness(config, self._credentials.current)
 
     def _close(self) -> None:
         for client_id in self._unsent:

@@ -74,6 +74,20 @@ def test_a_chart_that_fails_is_named_and_the_others_are_there(
     assert path.read_text().count("<svg class=") == whole.read_text().count("<svg class=") - 1
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_times_that_an_earlier_server_took_from_a_silo_unchecked_leave_the_rest(
+    tmp_path: Path, make_run: Callable[..., RunRecord], make_round: Callable[..., RoundRecord]
+) -> None:
+    record = make_round(1, 50.0, 60.0)
+    clients = tuple(client.model_copy(update={"seconds": 1.7e308}) for client in record.clients)
+    omissions = Omissions()
+    write_report(
+        tmp_path / "report.html", make_run(), [record.model_copy(update={"clients": clients})], omissions=omissions
+    )
+    assert list(omissions.reasons) == ["the chart of seconds"]
+    assert "<svg class=" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["$x^$", r"\frac{$a$", "50 $ to 100 $ \\"])
 def test_names_begin_no_formula(
     tmp_path: Path, make_run: Callable[..., RunRecord], make_round: Callable[..., RoundRecord], name: str

@@ -19,6 +19,7 @@ from fedml_dapper.cli import main
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export import CARD_NAME, FORMATS, SIDECAR_NAME, Exporter, choose, read_sidecar
 from fedml_dapper.federation import MODEL_NAME
+from fedml_dapper.federation.run_folder import own_code
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.files.atomic import SCRATCH_PREFIX
 from fedml_dapper.methods import recalibrate
@@ -198,6 +199,25 @@ def test_without_the_data_it_goes_on_and_says_so(tmp_path: Path) -> None:
     assert_refused(call("export", run.folder, "--int8", "-o", tmp_path / "other"), "--calibrate", tmp_path / "other")
 
 
+def test_somebody_else_s_code_runs_with_consent_alone(
+    finished_own: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
+    monkeypatch.setattr(own_code, "_noted_here", set())
+    [picture] = write_pictures(finished_own, tmp_path / "shots", 1)
+    out = tmp_path / "phone"
+    for words in (("export", finished_own.folder), ("adapt", finished_own.folder, picture.parent)):
+        asked = call(*words, "--format", "safetensors", "-o", out)
+        assert_refused(asked, "my_model.py:Net`, which no run of yours on this machine has run", out)
+        assert "--trust-code" in asked.stderr
+    trusted = call("export", finished_own.folder, "--format", "safetensors", "-o", out, "--trust-code")
+    assert trusted.exit_code == 0, trusted.output
+    assert call("predict", out, picture).exit_code == 0  # what one exported is one's own
+    received = shutil.copytree(out, tmp_path / "received")
+    assert_refused(call("predict", received, picture), "my_model.py:Net`, which no run of yours", tmp_path / "nothing")
+    assert call("predict", received, picture, "--trust-code").exit_code == 0
+
+
 @pytest.mark.nightly
 def test_pictures_get_their_class_by_every_format(finished_own: FinishedRun, tmp_path: Path) -> None:
     pictures = write_pictures(finished_own, tmp_path / "shots", 5)
@@ -250,7 +270,9 @@ def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path)
     assert_refused(call("predict", shots, picture), "does not say how large pictures are", tmp_path / "nothing")
     of_two_numbers = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))  # type: ignore[no-untyped-call]
     of_two_numbers.save(str(out / "model.torchscript"))
-    assert_refused(call("predict", out, picture), "does not run on pictures as model.json", tmp_path / "nothing")
+    assert_refused(call("predict", out, picture), "model.torchscript is a program, and no export", tmp_path / "nothing")
+    trusted = call("predict", out, picture, "--trust-code")
+    assert_refused(trusted, "does not run on pictures as model.json", tmp_path / "nothing")
     (out / SIDECAR_NAME).write_text("{}")
     assert_refused(call("predict", out, picture), "is damaged or of another version", tmp_path / "nothing")
 

@@ -17,6 +17,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, Experiment, build_experiment
 from fedml_dapper.federation.run_folder.model_file import load_model, origin_of, read_model, round_of_model, save_model
+from fedml_dapper.federation.run_folder.own_code import note_code
 from fedml_dapper.methods import ServerState
 from fedml_dapper.process.provenance import commit
 
@@ -97,11 +98,15 @@ def test_a_network_of_one_s_own_is_found_where_it_was_or_beside_the_file(
     code.parent.mkdir()
     shutil.copy(OWN_NET, code)
     args = (f"model={code}:Net", "width=null", "model_args.arguments={channels: 8}", "ratios=[0, 0.3, 0.5]")
-    path, model = saved(build_experiment(tiny_settings(*FEW, *args)), tmp_path, level=3)
+    experiment = build_experiment(tiny_settings(*FEW, *args))
+    note_code(experiment.settings)  # as a run does
+    path, model = saved(experiment, tmp_path, level=3)
     images = torch.randn(3, 3, 16, 16)
     assert load_model(path)(images).equal(model(images))
     code.rename(tmp_path / code.name)
-    assert load_model(path)(images).equal(model(images))
+    with pytest.raises(ConfigError, match=r"wants to run `.*my_net.py:Net`, which no run of yours on this machine"):
+        load_model(path)  # whoever hands over a model can put code beside it
+    assert load_model(path, trust_code=True)(images).equal(model(images))
     (tmp_path / code.name).write_text(OWN_NET.read_text() + "\n# another\n")
     with pytest.raises(ConfigError, match=r"was made with my_net.py:Net \(source .*, here is my_net"):
         load_model(path)

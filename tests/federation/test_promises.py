@@ -23,6 +23,17 @@ def test_one_statement_a_round_is_signed_also_by_a_process_that_was_started_agai
         Promises(runs, 1).keep(ROUND, b"another list")
 
 
+def test_what_earlier_versions_promised_is_kept_and_they_keep_what_this_one_promises(tmp_path: Path) -> None:
+    earlier = bytes(31) + b"2"
+    Promises(tmp_path, 1).keep(earlier, b"a list")
+    with pytest.raises(ProtocolError, match="another list"):
+        Promises(tmp_path, 1).keep(ROUND, b"another list", earlier_key=earlier)
+    Promises(tmp_path, 1).keep(ROUND, b"a list", earlier_key=earlier)
+    Promises(tmp_path, 2).keep(ROUND, b"a list", earlier_key=earlier)
+    with pytest.raises(ProtocolError, match="another list"):
+        Promises(tmp_path, 2).keep(earlier, b"another list")
+
+
 def test_its_operator_may_say_that_it_is_a_new_run(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 1)
     promises.forget()

@@ -84,6 +84,18 @@ def test_counts_are_whole_numbers_and_nothing_like_them(
             codec.decode(framed(json.dumps(changed).encode(), body))
 
 
+def test_no_client_trains_for_longer_than_any_round(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1", "method=fedavg"))
+    codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
+    for seconds in (1.7e308, inf, -1.0):
+        sent = codec.encode(replace(uploads[1], metrics=replace(uploads[1].metrics, seconds=0.0)))
+        size = int.from_bytes(sent[_START - _LENGTH_BYTES : _START], "little")
+        header, body = json.loads(sent[_START : _START + size]), sent[_START + size :]
+        header["metrics"]["seconds"] = seconds
+        with pytest.raises(ProtocolError, match=r"header is malformed at `.*seconds`"):
+            codec.decode(framed(json.dumps(header).encode(), body))
+
+
 @pytest.mark.long
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
     experiment = build_experiment(load_settings([DIGITS], ["client_share=0.05", "epochs=1"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,27 @@ def test_training_that_takes_longer_than_planned_means_a_smaller_level(
     assert devices.fit(SILO, fast).level == expected  # back after a lost line, it is as slow as it was
     assert devices.fit(SILO, profile(2.0)).level == 1  # another device
     assert devices.after(0, 1, seconds=99.0) is None  # whose device nobody knows
+
+
+def test_a_device_without_a_planned_time_is_not_called_slower(joining: Callable[..., JoiningDevices]) -> None:
+    devices = joining(10)
+    endless = profile(1.0).speeds[0].model_copy(update={"gmacs_per_s": 1e308})
+    fast = profile(1.0).model_copy(update={"speeds": (endless,)})
+    assert devices.fit(SILO, fast).use.training_s == 0
+    assert devices.after(1, 1, seconds=1e9) is None
+
+
+@pytest.mark.parametrize("figure", [1e308, 1e-308])
+@pytest.mark.parametrize("key", ["gmacs_per_s", "memory_mb", "downlink_mbps", "uplink_mbps"])
+def test_a_profile_beyond_any_device_is_refused(key: str, figure: float) -> None:
+    sound = profile(1.0, downlink_mbps=10, uplink_mbps=10).model_dump(mode="json", exclude_none=True)
+    if key == "gmacs_per_s":
+        sound["speeds"][0][key] = figure
+    else:
+        sound[key]["value"] = figure
+    said = json.dumps({"domain": "fonts", "num_train": 200, "profile": sound})
+    with pytest.raises(ProtocolError, match=f"what it says of its data does not fit: .*{key}"):
+        read_announcement(said, levels=5)
 
 
 def test_what_the_server_makes_of_an_announcement(tiny_settings: SettingsFactory, tmp_path: Path) -> None:

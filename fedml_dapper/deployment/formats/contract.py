@@ -131,9 +131,17 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def read(self, path: Path) -> Runtime:
+    def read(self, path: Path, *, trust_code: bool = False) -> Runtime:
         """Read the model in ``path``.
+
+        Args:
+            path: The file.
+            trust_code: Whether to run it though it is or names code that this user neither ran nor wrote here.
 
         Raises:
             DataError: The file is damaged.
+            ConfigError: It is not to be run without ``trust_code``.
         """
+
+    def note_own(self, path: Path) -> None:  # noqa: B027  # most files are data
+        """Note that this user has written ``path``, so that it is read without ``trust_code``."""

@@ -13,7 +13,7 @@ from fedml_dapper.config import Reference
 from fedml_dapper.config.references import ENTRY_POINTS
 from fedml_dapper.deployment.deployed import Deployed
 from fedml_dapper.deployment.formats.contract import Format, Product, Runtime
-from fedml_dapper.federation.run_folder.model_file import CODE, load_model, read_model, save_model
+from fedml_dapper.federation.run_folder.model_file import CODE, load_model, note_model, read_model, save_model
 from fedml_dapper.inputs import Inputs
 
 
@@ -43,8 +43,11 @@ class SafeTensors(Format):
         origin = product.origin.model_copy(update={"settings": settings})
         save_model(product.model.state_dict(), path, product.round, origin, product.kept)
 
-    def read(self, path: Path) -> Runtime:
-        model = load_model(path)
+    def note_own(self, path: Path) -> None:
+        note_model(path)
+
+    def read(self, path: Path, *, trust_code: bool = False) -> Runtime:
+        model = load_model(path, trust_code=trust_code)
         origin = read_model(path).origin
         assert origin is not None, "without it no model is loaded"
         deployed = Deployed(model, origin.preprocessing)

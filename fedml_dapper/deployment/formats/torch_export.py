@@ -8,6 +8,7 @@ import torch
 
 from fedml_dapper.deployment.formats.contract import Format, Product, Runtime, runtime_of
 from fedml_dapper.errors import DataError
+from fedml_dapper.federation.run_folder.own_code import check_program, note_program
 from fedml_dapper.models.running import first_line
 
 
@@ -20,7 +21,11 @@ class TorchExport(Format):
     def write(self, product: Product, path: Path) -> None:
         torch.export.save(product.program, path)
 
-    def read(self, path: Path) -> Runtime:
+    def note_own(self, path: Path) -> None:
+        note_program(path)
+
+    def read(self, path: Path, *, trust_code: bool = False) -> Runtime:
+        check_program(path, trust_code)
         try:
             module = torch.export.load(path).module()
         except Exception as error:  # whatever damage makes it raise

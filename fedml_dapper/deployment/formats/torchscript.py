@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedml_dapper.deployment.formats.contract import TAKES_ONE_SIZE, Format, Product, Runtime, runtime_of
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation.run_folder.own_code import check_program, note_program
 from fedml_dapper.inputs import tensors_of
 from fedml_dapper.models.running import first_line
 
@@ -40,7 +41,11 @@ class TorchScript(Format):
         if one_size:
             raise ConfigError(f"--format torchscript: {product.label} {TAKES_ONE_SIZE}")
 
-    def read(self, path: Path) -> Runtime:
+    def note_own(self, path: Path) -> None:
+        note_program(path)
+
+    def read(self, path: Path, *, trust_code: bool = False) -> Runtime:
+        check_program(path, trust_code)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -31,18 +31,23 @@ class Promises:
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be deleted: {error.strerror}") from error
 
-    def keep(self, round_key: bytes, statement: bytes) -> None:
+    def keep(self, round_key: bytes, statement: bytes, earlier_key: bytes | None = None) -> None:
         """Promise to sign this ``statement`` alone in the round that ``round_key`` stands for.
+
+        Args:
+            round_key: The round, as this version names it.
+            statement: What is to be signed.
+            earlier_key: The same round, as earlier versions named it in files that are still there.
 
         Raises:
             ProtocolError: Another statement was promised, or this one cannot be written.
         """
-        round_ = round_key.hex()
+        rounds = [key.hex() for key in (round_key, earlier_key) if key is not None]
         digest = hashlib.sha256(statement).hexdigest()
         try:
             check_plain(self._path)
-            promised = self._read().get(round_, digest)
-            if promised != digest:
+            promised = self._read()
+            if any(promised.get(round_, digest) != digest for round_ in rounds):
                 raise ProtocolError(
                     f"another list of survivors was signed in this round of this experiment before ({self._path}), and"
                     " a second sum could be set against the first; for a new run take another random_seed, or start"
@@ -50,7 +55,8 @@ class Promises:
                 )
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{json.dumps([round_, digest])}\n")  # the last line may be torn: begin a new one
+                for round_ in rounds:  # an earlier version may be started next, and has to know it too
+                    file.write(f"\n{json.dumps([round_, digest])}\n")  # the last line may be torn: begin a new one
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

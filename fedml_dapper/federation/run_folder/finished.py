@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedml_dapper.config import DeviceArgs, Settings, check, sources
+from fedml_dapper.config import ENTRY_POINTS, DeviceArgs, Settings, check, sources
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment import Experiment, build_experiment
 from fedml_dapper.federation.run_folder.checkpoint_folder import checkpoint_of_round
 from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
 from fedml_dapper.federation.run_folder.ledger import read_ledger
-from fedml_dapper.federation.run_folder.model_file import ModelOrigin, check_code, origin_of, read_model, rebuild_method
+from fedml_dapper.federation.run_folder.model_file import (
+    CODE,
+    ModelOrigin,
+    check_code,
+    origin_of,
+    read_model,
+    rebuild_method,
+)
+from fedml_dapper.federation.run_folder.own_code import check_consent
 from fedml_dapper.federation.run_folder.records import RunRecord
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
@@ -54,25 +62,32 @@ class FinishedRun:
         return self.method.level_model(self.state, level)
 
 
-def open_finished(folder: Path) -> FinishedRun:
+def open_finished(folder: Path, *, trust_code: bool = False) -> FinishedRun:
     """Read the run in ``folder``; where its data are elsewhere, the network is built from its model's file.
+
+    Args:
+        folder: The run's.
+        trust_code: Whether to run whatever code the folder's files name. Without it, only code runs that a run of this
+            user's ran on this machine.
 
     Raises:
         DataError: There is no run, or no model.
-        ConfigError: The code that the run names has changed, or a program passed the network.
+        ConfigError: The code that the run names has changed or is neither this user's nor trusted, or a program passed
+            the network.
     """
     record, _ = read_ledger(folder / LEDGER_NAME)
     settings = _as_in_run(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
     file = read_model(folder / MODEL_NAME)
     check_code(record.sources, settings, file.path)
-    experiment, without = _with_data(record, settings)
+    check_consent(settings, CODE, folder / LEDGER_NAME, trust_code)
+    experiment, without = _with_data(record, settings, folder / LEDGER_NAME, trust_code)
     if experiment is not None:
         method = experiment.method
         profiles = experiment.roster.profiles(file.round + 1)
         origin = file.origin or origin_of(experiment)
     elif file.origin is not None:
         origin = file.origin
-        method = rebuild_method(file.origin, file.path)
+        method = rebuild_method(file.origin, file.path, trust_code)
         profiles = _profiles(record)
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
@@ -94,7 +109,7 @@ def _as_in_run(settings: Settings, record: RunRecord) -> Settings:
     return settings.model_copy(update=update)
 
 
-def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None, str]:
+def _with_data(record: RunRecord, settings: Settings, ledger: Path, trust_code: bool) -> tuple[Experiment | None, str]:
     """Return the experiment of a run, or None and the reason why its data cannot be loaded."""
     if settings.data_args.dataset is None:
         return None, "a program passed them"
@@ -102,6 +117,10 @@ def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None
     changed = [key for key, source in record.sources.items() if key != FROZEN_SOURCE and here.get(key) != source]
     if changed:
         return None, f"{changed[0]} is not what it was in the run"
+    try:
+        check_consent(settings, ENTRY_POINTS, ledger, trust_code)
+    except ConfigError as error:
+        return None, str(error)
     try:
         return build_experiment(settings), ""
     except DataError as error:

@@ -22,6 +22,7 @@ from fedml_dapper.config.references import references
 from fedml_dapper.datasets import Preprocessing
 from fedml_dapper.errors import ConfigError, DataError, ProtocolError
 from fedml_dapper.federation.experiment import Experiment, build_problem
+from fedml_dapper.federation.run_folder.own_code import check_consent, note_code
 from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, write_tensors
 from fedml_dapper.federation.wire.settings_shared import shared_settings
@@ -200,20 +201,25 @@ class Rebuilt:
     """The part of the global model that it is."""
 
 
-def load_model(path: Path | str) -> Backbone:
+def load_model(path: Path | str, *, trust_code: bool = False) -> Backbone:
     """Load the network of a model file with its weights; see :func:`rebuild`."""
-    return rebuild(path).model
+    return rebuild(path, trust_code=trust_code).model
 
 
-def rebuild(path: Path | str) -> Rebuilt:
+def rebuild(path: Path | str, *, trust_code: bool = False) -> Rebuilt:
     """Rebuild the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
 
     It is as narrow as the file's tensors are, with adapters merged where the file has them so; neither data nor
-    experiment file are needed. Code of a network of one's own is looked for where it was, then beside ``path``.
+    experiment file are needed. Code of a network of one's own is looked for where it was, then beside ``path``. It runs
+    only where a run of this user's ran it on this machine, or with ``trust_code``.
+
+    Args:
+        path: The file.
+        trust_code: Whether to run whatever code the file names, by which it can do all that you can.
 
     Raises:
         DataError: The file is of another kind, or of a version that did not write what is needed.
-        ConfigError: The network's code is missing or has changed.
+        ConfigError: The network's code is missing, has changed, or is not known to be this user's.
     """
     file = read_model(path_of(path))
     if file.origin is None:
@@ -221,7 +227,7 @@ def rebuild(path: Path | str) -> Rebuilt:
             f"{path} was written by an earlier version, which did not say how its network is built; go by the run's"
             " folder: fedml_dapper.Run.open(FOLDER).model()"
         )
-    method = rebuild_method(file.origin, file.path)
+    method = rebuild_method(file.origin, file.path, trust_code)
     layout = method.problem.layout
     widths = layout.widths_of({name: tuple(tensor.shape) for name, tensor in file.weights.items()})
     omitted = frozenset(layout.tensors.keys() - file.weights.keys())
@@ -247,14 +253,22 @@ def _plan(
     return plan if plan.widths == widths else None
 
 
-def rebuild_method(origin: ModelOrigin, path: Path) -> Method[Any]:
+def note_model(path: Path) -> None:
+    """Note that the code that the model file at ``path`` names is this user's, who has just written them there."""
+    origin = read_model(path).origin
+    assert origin is not None, "this version writes it"
+    note_code(_settings_of(origin, path))
+
+
+def rebuild_method(origin: ModelOrigin, path: Path, trust_code: bool) -> Method[Any]:
     """Build the method, with its network, of the model file at ``path``, whose origin is ``origin``.
 
     Raises:
-        ConfigError: The network's code is missing or has changed.
+        ConfigError: The network's code is missing, has changed, or is neither this user's nor trusted.
     """
-    settings = _with_code_from(check(Settings, origin.settings, where=str(path)), path.parent)
+    settings = _settings_of(origin, path)
     check_code(origin.sources, settings, path)
+    check_consent(settings, CODE, path, trust_code)
     settings = settings.model_copy(
         update={
             "model_args": settings.model_args.model_copy(update={"weights": None}),  # the file has later ones
@@ -284,6 +298,11 @@ def check_code(recorded: dict[str, str], settings: Settings, path: Path) -> None
                 f"{key}: {path} was made with {recorded[key]}, here is {here.get(key, 'none')}; put the file that it"
                 " was made with where it was, or beside the model"
             )
+
+
+def _settings_of(origin: ModelOrigin, path: Path) -> Settings:
+    """Return the settings in the model file at ``path``, with the code that they name where it is here."""
+    return _with_code_from(check(Settings, origin.settings, where=str(path)), path.parent)
 
 
 def _with_code_from(settings: Settings, folder: Path) -> Settings:

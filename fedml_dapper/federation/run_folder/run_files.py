@@ -14,6 +14,7 @@ from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolde
 from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, OPENED_NAME
 from fedml_dapper.federation.run_folder.ledger import LedgerWriter, read_unfinished
 from fedml_dapper.federation.run_folder.model_file import origin_of, save_model
+from fedml_dapper.federation.run_folder.own_code import note_code
 from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
 from fedml_dapper.federation.server import Server
 from fedml_dapper.files.atomic import written_whole
@@ -86,9 +87,11 @@ class RunFiles(RunObserver):
             file.write_text(f"{round_}\n")
 
     def run_started(self, record: RunRecord) -> None:
+        note_code(self._settings)
         self._ledger.run_started(record)
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        note_code(self._settings)
         self._ledger.run_resumed(record, rounds)
         if rounds:
             self._save_model(self._server.state.weights, self._server.state.round)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fedml_dapper import __version__
 from fedml_dapper.config import Uplink
+from fedml_dapper.config.limits import MAX_SECONDS
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.wire.agreement import Agreement, Identity, ReceivedSettings, Sender
 from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
@@ -59,7 +60,7 @@ class _Metrics(BaseModel):
 
     loss: float
     steps: int = Field(ge=0, lt=_INTEGER_BOUND)
-    seconds: float = Field(ge=0, allow_inf_nan=False)
+    seconds: float = Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)
     accuracy_before: float | None = None
     accuracy_after: float | None = None
 

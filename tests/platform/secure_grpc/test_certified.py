@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -14,7 +16,8 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.device.certificate_signatures import CertifiedIdentity, CertifiedWitness, IdentityFiles
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.operations import add_members, read_certificate
-from fedml_dapper.operations.credentials import Credentials, read_credentials
+from fedml_dapper.operations.credentials import CredentialFiles, Credentials, read_credentials
+from fedml_dapper.platform.server_manager import DapperServerManager
 
 from .authorities import Authority
 
@@ -33,6 +36,20 @@ def test_everybody_knows_what_a_silo_has_signed(config: SecureGrpcConfig, silo_1
         witness.check(0, silo_1.certificate, b"another list", signature)
     with pytest.raises(ProtocolError, match="client 0 has not signed this"):
         witness.check(0, silo_1.certificate, b"a list", signature[:-1])
+
+
+def test_a_server_whose_files_are_half_replaced_checks_by_those_before(
+    config: SecureGrpcConfig, silo_1: CertifiedIdentity, other_certificates: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(config.certificates, tmp_path / "certs")
+    half = config.model_copy(update={"certificates": folder})
+    server = object.__new__(DapperServerManager)
+    server._experiment = SimpleNamespace(settings=SimpleNamespace(comm_args=SimpleNamespace(dapper_grpc=half)))  # type: ignore[assignment]
+    server._credentials = CredentialFiles(half, 0)
+    shutil.copy(other_certificates / "server.pem", folder)
+    with pytest.raises(ConfigError):
+        read_credentials(half, 0)
+    server._witness().check(0, silo_1.certificate, b"a list", silo_1.sign(b"a list"))
 
 
 def test_a_certificate_counts_for_its_own_client(config: SecureGrpcConfig, silo_1: CertifiedIdentity) -> None:

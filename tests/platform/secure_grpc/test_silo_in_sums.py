@@ -112,6 +112,22 @@ def test_a_silo_that_was_started_again_signs_no_second_list_whatever_the_experim
     assert "0 clients have signed the list of survivors" in second.void
 
 
+@pytest.mark.parametrize("change", ["frequency_of_the_test=2", "checkpoint_every=2", "weight_decay=0.5"])
+def test_another_run_with_the_same_seed_signs_no_second_list_of_a_round(
+    tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path, change: str
+) -> None:
+    signed = []
+    for more in ((), (change,)):
+        settings = settings_of(tiny_settings, 4, SECURE, "method=fedavg", "comm_round=2", *more)
+        experiment = build_experiment(load_settings([experiment_file(tmp_path, settings, config)], []))
+        server = LyingServer(experiment, tmp_path / "silos")
+        signed.append(server.ask(range(4) if not more else range(3)))
+    first, second = signed
+    assert first.opened is not None
+    assert second.opened is None
+    assert "0 clients have signed the list of survivors" in second.void
+
+
 @pytest.mark.long
 def test_a_message_of_an_earlier_round_does_not_make_a_silo_forget_what_it_signed(
     experiment: Experiment, tmp_path: Path
