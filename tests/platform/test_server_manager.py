@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.device import event_loop
 from fedml_dapper.device.event_loop import EventLoop
 from fedml_dapper.federation import ClientSide, Server, build_experiment
-from fedml_dapper.federation.round.served_edges import ServedEdges
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.callers import MAX_STARTS, Callers
@@ -98,24 +96,6 @@ def test_what_becomes_of_a_round_that_loses_a_silo_is_said(
     server = manager(min_clients_per_round=fewest, round_timeout_s=60)
     server.started_again(3, MAX_STARTS + 1)
     assert [record.message for record in caplog.records] == [f"client 2 was started again too often; {said}"]
-
-
-@pytest.mark.parametrize("silo", ["x", "1", True, 1.0, [1], {}, 2, -1, 10**40])
-def test_what_an_edge_says_for_no_silo_of_its_own_is_dropped(
-    manager: Callable[..., Manager], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silo: object
-) -> None:
-    server = manager()
-    edges = [{"rank": 6, "server_address": "localhost:2", "silos": [1, 5]}]
-    content = yaml.safe_load(server._experiment.settings.as_yaml())
-    content["comm_args"]["dapper_grpc"]["edges"] = edges
-    settings = Settings.model_validate(content)
-    served = replace(server._experiment, settings=settings)
-    monkeypatch.setattr(server._server, "edges", ServedEdges(served, server._server.state))
-    monkeypatch.setattr(type(server._experiment), "silos_have_own_data", True)
-    message = Message(say.CLIENT_STATUS, 6, 0)
-    message.add_params(say.SILO, silo)
-    assert not server._lets_join(6, message)
-    assert "which is none of its own; dropped" in caplog.text
 
 
 def test_a_pause_keeps_one_upload_of_each_silo_at_work_and_no_other(manager: Callable[..., Manager]) -> None:
