@@ -43,6 +43,7 @@ def test_ctrl_c_ends_it_by_a_line_that_says_how_it_goes_on(tmp_path: Path) -> No
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal\nfrom fedml_dapper.platform.program_end import end_by_a_line\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # which a program in the background lacks\n"
         "end_by_a_line()\nos.kill(os.getpid(), signal.SIGINT)\n"
     )
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
