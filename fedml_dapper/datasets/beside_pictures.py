@@ -11,6 +11,8 @@ _LEFT_BY_PROGRAMS = ("__MACOSX", "__pycache__")
 """What unpacking an archive leaves, and loading the file of a network."""
 _OF_RUNS = frozenset({"ledger.jsonl", "ledger.jsonl.xz", "settings.yaml"})
 """Files that a run writes into its folder, also where it ended before its first round."""
+_OF_DEVICES = frozenset({"memory.safetensors", "model.safetensors", "answer.safetensors"})
+"""Files that a silo or device keeps of a run, one of which is an export's, too."""
 _WITH_FIGURES = frozenset({"bench.json", "journal.log"})
 """Files of a bench and of a search, whose folders have figures that are no pictures to learn from."""
 
@@ -23,11 +25,11 @@ def is_no_data(folder: Path) -> bool:
 def _holds_results(folder: Path) -> bool:
     found = False
     for place, below, files in os.walk(folder):
-        if not _WITH_FIGURES.isdisjoint(files):
+        if below and not _WITH_FIGURES.isdisjoint(files):  # a class has no folders below
             found = True
             below.clear()
         elif any(is_picture(Path(place, name)) for name in files):
             return False
         else:
-            found |= not _OF_RUNS.isdisjoint(files)
+            found |= not (_OF_RUNS | _OF_DEVICES | _WITH_FIGURES).isdisjoint(files)
     return found

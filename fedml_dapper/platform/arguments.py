@@ -83,7 +83,7 @@ def _files_of_command_line() -> list[str]:
 
 def _unread_options() -> list[str]:
     """Return a note where the command line changes settings, as that of ``fedml-dapper run`` may."""
-    if "--set" not in sys.argv:
+    if not any(word == "--set" or word.startswith("--set=") for word in sys.argv[1:]):
         return []
     return ["--set is not read in a program of one's own: put what it says into a file, and lay that over by --cf"]
 

@@ -273,11 +273,12 @@ def test_results_and_leftovers_beside_pictures_are_no_domains(tmp_path: Path, la
         f"runs/first/{LEDGER_NAME}",
         f"runs/killed/{SETTINGS_NAME}",
         f"benches/small/cells/1/{LEDGER_NAME}.xz",
+        "runs/silo-1/memory.safetensors",
     ):
         (root / file).parent.mkdir(parents=True)
         (root / file).touch()
     for name in (f"benches/small/one/{MANIFEST_NAME}", f"runs/search/{JOURNAL_NAME}"):
-        fill((root / name).parent)  # its figures
+        fill((root / name).parent / "figures")
         (root / name).touch()
     after = load(root)
     assert after.classes == before.classes
@@ -289,7 +290,10 @@ def test_pictures_are_never_taken_for_results(tmp_path: Path) -> None:
         for name in ("cod", "eel"):
             fill(tmp_path / domain / name)
     (tmp_path / "sea" / SETTINGS_NAME).touch()
-    assert [domain.name for domain in load(tmp_path).domains] == ["air", "sea"]
+    (tmp_path / "sea" / "eel" / JOURNAL_NAME).touch()
+    found = load(tmp_path)
+    assert [domain.name for domain in found.domains] == ["air", "sea"]
+    assert found.classes == ("cod", "eel")
 
 
 def test_nothing_or_little_to_learn_from(tmp_path: Path) -> None:

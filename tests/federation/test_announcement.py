@@ -40,7 +40,7 @@ def test_what_cannot_be_is_refused_in_words_for_its_sender(text: str | None, mes
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_model_that_diverged_is_measured_as_it_is(loss: float) -> None:
     said = Measurement(num_samples=3, headline=10.0, loss=loss).as_text()
-    assert str(read_measurement(said, TOP_1).loss) == str(loss)
+    assert math.isnan(read_measurement(said, TOP_1).loss)
     assert math.isnan(read_measurement('{"num_samples": 3, "headline": NaN}', Metric("MAE", "mm")).headline)
 
 

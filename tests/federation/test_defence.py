@@ -208,6 +208,20 @@ def test_a_round_of_which_nothing_counts_leaves_the_model_as_it_was(
     assert own.round().rolled_back is None
 
 
+def test_momentum_moves_no_model_by_a_round_that_was_screened_out(federation: Callable[..., Federation]) -> None:
+    own = federation("method=fedavgm", "norm=standardised", "dapper_args.defence.aggregation=screened_mean")
+    own.round()
+    before = dict(own.weights)
+    for client_id in own.server.round_clients():
+        upload = own.update(own.server.downlink(client_id))
+        own.server.receive(
+            replace(upload, weights={name: tensor * torch.nan for name, tensor in upload.weights.items()})
+        )
+    record = own.server.close_round()
+    assert len(record.left_out) == 5
+    assert all(torch.equal(tensor, before[name]) for name, tensor in own.weights.items())
+
+
 QUARANTINE = (SANE, "dapper_args.defence.strikes=2", "dapper_args.defence.quarantine_rounds=2")
 
 

@@ -200,6 +200,8 @@ def test_a_run_is_not_written_among_the_pictures_that_it_learns_from(experiment:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["1.png"]
     open_run_dir(learning, tmp_path / "runs" / "mine")
     open_run_dir(learning, tmp_path / "runs")  # which holds a run
+    (tmp_path / "runs" / "mine" / "tensorboard").mkdir()  # as trackers make before the first round
+    open_run_dir(learning, tmp_path / "runs" / "mine")
 
 
 HOLDER = """

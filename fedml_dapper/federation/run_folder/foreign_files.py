@@ -58,7 +58,8 @@ def check_apart_from_data(path: Path, settings: Settings) -> None:
         return
     root = data.resolve()
     place = path.resolve()
-    is_among = root in place.parents and not (path / LEDGER_NAME).exists() and _holds_data(path)
+    has_run = (path / LEDGER_NAME).exists() or bool(checkpoints_in(path))
+    is_among = root in place.parents and not has_run and _holds_data(path)
     if place == root or is_among:
         raise ConfigError(f"{path} is a folder of the data; choose another for the run, e.g. runs/mine")
 

@@ -64,6 +64,9 @@ def open_run_dir(
         raise ConfigError(f"cannot write into {path.absolute()}: {error.strerror}; choose another folder") from error
     is_ours_now = lock_folder(path)
     try:
+        if is_ours_now:  # what stands there later is the run's own
+            check_apart_from_data(path, settings)
+            check_nothing_foreign(path)
         _prepare(experiment, path, resume, restart)
     except DapperError:
         if is_ours_now:  # this process may live on, and others want the folder
@@ -86,8 +89,6 @@ def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) ->
     ledger = path / LEDGER_NAME
     if ledger.exists() and not ledger.is_file():
         raise ConfigError(f"{ledger} is no file; remove it, or choose another folder")
-    check_apart_from_data(path, experiment.settings)
-    check_nothing_foreign(path)
     if restart:
         _clear(path)
     elif resume:

@@ -69,7 +69,10 @@ class RunFiles(RunObserver):
             self._server.restore(checkpoint)
         if rounds and self._has_secrets:
             self._server.keep_account(rounds[-1])
-        return [] if checkpoint is None else rounds[: checkpoint.round]
+        kept = [] if checkpoint is None else rounds[: checkpoint.round]
+        if kept and self._has_secrets:  # also for a process after this one, should it end before its first round
+            kept[-1] = kept[-1].model_copy(update={"privacy": rounds[-1].privacy})
+        return kept
 
     def _opened_before(self) -> int:
         """Return the round whose secure sum was opened last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite, nan
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
@@ -91,7 +92,9 @@ def read_measurement(text: object, metric: Metric) -> Measurement:
         raise ProtocolError(f"its measurement is malformed at {first_mistake(error)}") from error
     if not metric.can_be(measurement.headline):
         raise ProtocolError(f"its {metric.title} is {measurement.headline}, outside 0..100")
-    return measurement
+    figures = {"headline": measurement.headline, "loss": measurement.loss}
+    # infinities of both signs have no mean
+    return measurement.model_copy(update={name: nan for name, value in figures.items() if not isfinite(value)})
 
 
 def read_measurements(text: object) -> dict[int, str]:

@@ -113,12 +113,14 @@ class RecoverAndAverage:
 
     def close(self) -> None:
         mean = {**self._server.weights, **self._mean.result()}
+        if isinstance(self._mean, ScreenedMean):
+            self._server.verdicts = dict(zip(self._added, self._mean.verdicts, strict=True))
+            if not any(verdict.counted for verdict in self._mean.verdicts):
+                return  # not even momentum moves the model where no upload counts
         if self._update is None:
             self._server.weights = mean
         else:
             _take_step(self._update, self._server, mean)
-        verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
-        self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
 
 
 def _take_step(update: ServerUpdate, server: ServerState, mean: Tensors) -> None:
