@@ -43,12 +43,17 @@ def test_built_in_and_own_are_found_alike(zoo: Path, monkeypatch: pytest.MonkeyP
     assert list(ANIMALS) == ["cat", "dog"]
 
 
-def test_entry_points_of_installed_packages(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(zoo.parent)
-    package = zoo.parent / "striped-1.0.dist-info"
+def install(folder: Path, entry_point: str) -> None:
+    """Put into ``folder`` what pip notes of a package that offers a method."""
+    package = folder / "striped-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: striped\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[fedml_dapper.methods]\nzebra = zoo:Zebra\n")
+    (package / "entry_points.txt").write_text(f"[fedml_dapper.methods]\n{entry_point}\n")
+
+
+def test_entry_points_of_installed_packages(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(zoo.parent)
+    install(zoo.parent, "zebra = zoo:Zebra")
     assert ANIMALS.find("zebra").__name__ == "Zebra"
     with pytest.raises(ConfigError, match="unknown animal `zebar`; did you mean `zebra`"):
         ANIMALS.find("zebar")
@@ -57,10 +62,7 @@ def test_entry_points_of_installed_packages(zoo: Path, monkeypatch: pytest.Monke
 
 def test_a_package_that_takes_a_built_in_name_is_told_so(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(zoo.parent)
-    package = zoo.parent / "feline-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: feline\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[fedml_dapper.methods]\ncat = zoo:Zebra\n")
+    install(zoo.parent, "cat = zoo:Zebra")
     with pytest.raises(ConfigError, match="`cat` is built in, and an installed package calls its `zoo:Zebra` so, too"):
         ANIMALS.find("cat")
     assert ANIMALS.find("dog") is not None

@@ -119,7 +119,7 @@ def _own_model(experiment: Experiment, server: Server, client_id: int) -> Backbo
     memory = copy.deepcopy(server.memories.get(client_id, Memory()))
     context = ClientContext(experiment.profiles[client_id], experiment.clients[client_id], memory, experiment.device)
     downlink = as_sent(experiment.method.downlink(server.state, client_id), experiment.method.problem.layout)
-    return experiment.method.own_model(context, downlink)
+    return experiment.method.seeded_personal_model(context, downlink)
 
 
 def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:

@@ -152,7 +152,7 @@ def _own(run: FinishedRun, client: int, level: int | None) -> Subject:
         )
     context = ClientContext(profile, run.experiment.data_of(client), run.memories[client].snapshot())
     downlink = as_sent(run.method.downlink(run.state, client), run.method.problem.layout)
-    model = run.method.own_model(context, downlink).to(CPU).eval()
+    model = run.method.seeded_personal_model(context, downlink).to(CPU).eval()
     slim = run.method.slims and profile.ratio > 0
     return Subject(
         model, f"client {client}'s own model", profile.level if slim else None, profile.ratio if slim else 0.0, client

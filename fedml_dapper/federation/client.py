@@ -82,7 +82,7 @@ class ClientSide:
     def personal_model(self, downlink: Downlink) -> Backbone:
         """Return the model that the client of ``downlink`` uses itself."""
         context = self._context(downlink, self._experiment.data_of(downlink.client_id))
-        return self._experiment.method.own_model(context, downlink)
+        return self._experiment.method.seeded_personal_model(context, downlink)
 
     def announcement(self, client_id: int) -> Announcement:
         """Return what the silo of ``client_id`` tells the server of its own data when it joins."""
@@ -178,7 +178,7 @@ class ClientSide:
 
     def _figures(self, context: ClientContext, downlink: Downlink, samples: TestData) -> Figures:
         method = self._experiment.method
-        return evaluate(method.own_model(context, downlink), method.problem.task, samples, context.device)
+        return evaluate(method.seeded_personal_model(context, downlink), method.problem.task, samples, context.device)
 
     def _as_downlink(self, upload: Upload, sent: Downlink) -> Downlink:
         """Return the trained weights as a downlink.

@@ -161,7 +161,8 @@ def test_sums_of_uploads_count_as_the_uploads_do(tiny_settings: SettingsFactory)
         server, method = started(tiny_settings(*FEW, *LEVELS))
         server.round_clients()
         answers = [answer(server, client_id) for client_id in range(5)]
-        aggregation, sums = method.aggregation(server.state), RecoverAndAverage(server.state, method.problem, "holders")
+        aggregation = method.aggregation(server.state)
+        sums = RecoverAndAverage(server.state, method.problem, "holders")
         assert isinstance(aggregation, MergingAggregation)
         for upload in answers:
             (sums if is_summed else aggregation).add(upload)

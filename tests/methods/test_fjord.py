@@ -57,7 +57,8 @@ def test_each_step_trains_a_width_up_to_the_client_s_own(
     method, client, server = opened(build_experiment(tiny_settings(*FEW, *LEVELS)), client_id)
     downlink = server.downlink(client_id)
     model, batch = method.load(client, downlink).train(), next(client.data.batches(1, 1))
-    steps, drawn = method.drawn_widths(client, downlink, model), []
+    steps = method.drawn_widths(client, downlink, model)
+    drawn = []
     terms = method.ordered_dropout(steps)
     for _ in range(80):
         model.zero_grad()
@@ -76,7 +77,8 @@ def test_draws_follow_from_seed_client_and_round(tiny_settings: SettingsFactory)
         server.state.round = completed
         downlink = server.downlink(client_id)
         model, found = method.load(client, downlink).train(), []
-        steps, batch = method.drawn_widths(client, downlink, model), next(client.data.batches(1, 1))
+        steps = method.drawn_widths(client, downlink, model)
+        batch = next(client.data.batches(1, 1))
         terms = method.ordered_dropout(steps)
         for _ in range(24):
             model.zero_grad()
@@ -106,7 +108,8 @@ def test_the_own_width_teaches_the_drawn_one(tiny_settings: SettingsFactory) -> 
     alone, both = losses()
     assert both > alone
     steps = method.drawn_widths(client, downlink, model)
-    terms, found = method.ordered_dropout(steps), set()
+    terms = method.ordered_dropout(steps)
+    found = set()
     for _ in range(12):
         found.add(round(total(terms(model, batch)).item(), 4))
         steps.advance()

@@ -98,7 +98,7 @@ class SecretSums(RoundFeature):
             return f"the sum is void: {printable(exchange.void)}"
         self._sum = exchange.opened
         assert isinstance(opened.aggregation, MergingAggregation), "a method that learns more goes with no sums"
-        opened.aggregation.merge(self._sum.partial, [self._plan_of(client_id) for client_id in self._sum.clients])
+        opened.aggregation.merge(self._sum.partial, map(self._plan_of, self._sum.clients))
         for client_id in self._sum.clients:
             line = opened.line_of(self._unseen(client_id, opened.number, self._ready[client_id].steps))
             opened.records.append(line().model_copy(update={"bytes_up": self._sum.bytes_up[client_id]}))

@@ -102,7 +102,7 @@ class ServedEdges(RoundFeature):
             opened.note_refusal(client_id, reason)
         if message.records:
             assert isinstance(opened.aggregation, MergingAggregation), "Method.takes_edges sees to that"
-            plans = [self._method.upload_plan(self._state, record.client) for record in message.records]
+            plans = (self._method.upload_plan(self._state, record.client) for record in message.records)
             with part("aggregation"):
                 opened.aggregation.merge(message.sum, plans)
             opened.records.extend(message.records)

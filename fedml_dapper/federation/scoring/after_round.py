@@ -134,7 +134,7 @@ class Scoring:
                 device=experiment.device,
             )
             downlink = as_sent(self._method.downlink(state, client_id), self._method.problem.layout)
-            model = self._method.own_model(context, downlink)
+            model = self._method.seeded_personal_model(context, downlink)
             test[client_id] = evaluate(model, self._task, own.test, experiment.device)
             if own.validation is not None:
                 validation[client_id] = evaluate(model, self._task, own.validation, experiment.device)

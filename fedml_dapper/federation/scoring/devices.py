@@ -182,7 +182,7 @@ class _OwnModels(_Fleet):
         memory = self._memories.get(client_id, Memory())
         context = ClientContext(profile, self._experiment.data_of(client_id), memory, self._experiment.device)
         downlink = as_sent(method.downlink(self._state, client_id), method.problem.layout)
-        return method.own_model(context, downlink)
+        return method.seeded_personal_model(context, downlink)
 
     def models(self) -> Iterable[Backbone | None]:
         return self._models.values()

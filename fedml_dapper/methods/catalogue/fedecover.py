@@ -24,7 +24,7 @@ The original narrows the residual streams too: ``dapper_args.pruning.scope: grou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from pydantic import Field
@@ -109,7 +109,7 @@ class _CountAndAverage(RecoverAndAverage):
         super().add(upload)
         count(self._trained, upload.plan)
 
-    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+    def merge(self, partial: PartialSum, plans: Iterable[PruningPlan]) -> None:
         super().merge(partial, plans)
         for plan in plans:
             count(self._trained, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
 from fedml_dapper.errors import DapperError
@@ -42,8 +42,10 @@ class Aggregation(Protocol):
 class MergingAggregation(Aggregation, Protocol):
     """An aggregation that also takes sums of uploads, such as an edge makes of its clients'."""
 
-    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+    def merge(self, partial: PartialSum, plans: Iterable[PruningPlan]) -> None:
         """Fold in a sum of uploads, whose ``plans`` say what each of them held.
+
+        They are made as they are asked for, since a plan can take as long as ranking a network's channels.
 
         Raises ``ProtocolError``, with nothing changed, if the sum does not fit.
         """
@@ -102,7 +104,7 @@ class RecoverAndAverage:
         """The sum of what was added so far, for another aggregation's :meth:`merge`."""
         return self._plain_mean.partial()
 
-    def merge(self, partial: PartialSum, plans: Sequence[PruningPlan]) -> None:
+    def merge(self, partial: PartialSum, plans: Iterable[PruningPlan]) -> None:
         del plans  # the sum says itself how much of each coordinate it holds
         self._plain_mean.merge(partial)
 

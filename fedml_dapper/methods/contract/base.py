@@ -459,7 +459,7 @@ class Method(Unchanging, Generic[P]):
         """
         return self.load(client, downlink)
 
-    def own_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+    def seeded_personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """What :meth:`personal_model` gives; what it draws at random follows from seed, client and round alone."""
         with seeded_layers(self.problem.seed, Stream.TESTS, client.profile.client_id, downlink.round):
             return self.personal_model(client, downlink)
