@@ -219,15 +219,18 @@ def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Markdown: accuracy after the last round, mean over seeds and spread; how often a backdoor opens then."""
     defences = list(dict.fromkeys(figures["defence"] for figures in found))
     yield from (f"| {' | '.join(['network', 'attack', 'by', *defences])} |", f"|{'---|' * (3 + len(defences))}")
-    for network, attack, level, attackers in dict.fromkeys(_row(figures) for figures in found):
+    for key in dict.fromkeys(_row(figures) for figures in found):
+        network, rounds, overrides, attack, level, attackers = key
         who = f"{attackers} of level {level}" if attackers else "nobody"
-        row = [figures for figures in found if _row(figures) == (network, attack, level, attackers)]
+        row = [figures for figures in found if _row(figures) == key]
         shown = [_shown([figures for figures in row if figures["defence"] == defence]) for defence in defences]
-        yield f"| {' | '.join([network, attack, who, *shown])} |"
+        experiment = ", ".join([network, f"{rounds} round{'s' if rounds > 1 else ''}", *overrides])
+        yield f"| {' | '.join([experiment, attack, who, *shown])} |"
 
 
 def _row(figures: Mapping[str, Any]) -> tuple[Any, ...]:
-    return figures["network"], figures["attack"], figures["level"], figures["attackers"]
+    cell = _cell_of(figures)
+    return cell.network, cell.rounds, cell.overrides, cell.attack, cell.level, cell.attackers
 
 
 def _shown(found: Sequence[Mapping[str, Any]]) -> str:

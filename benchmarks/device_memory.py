@@ -51,7 +51,7 @@ def main(runs: int, as_json: bool) -> None:
             (folder / "shared.yaml").write_text(yaml.safe_dump(_experiment(settings)))
             peak = _peak(["-m", "fedml_dapper.device.entry", "check", "shared.yaml"], folder, runs)
             rows.append(_row(network, peak, torch))
-    Findings("Memory of a device's process", runs, rows).show(as_json)
+    Findings("Memory of a device's process", runs, rows, are="medians of runs").show(as_json)
 
 
 def _row(what: str, peak: float, torch: float) -> dict[str, Figure]:

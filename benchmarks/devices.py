@@ -79,7 +79,7 @@ def main(registered: int, connected: int, rounds: int, per_round: int, come_back
         {"what": "calls a round", "value": after["calls"]},
     ]
     title = f"{connected} of {registered} devices call, {per_round} answer a round"
-    Findings(title, rounds, rows).show(as_json)
+    Findings(title, 1, rows, are="figures of one run").show(as_json)
 
 
 def _written(folder: Path, registered: int, rounds: int, per_round: int, come_back: float) -> Path:

@@ -33,7 +33,7 @@ def main(bench: str, only: tuple[str, ...], rounds: int, overrides: tuple[str, .
         parse_override(changes, override)
     chosen = cells(load_bench(bench), "paper", seeds=(1,), device="cuda", precision="bf16", overrides=changes)
     rows = [_row(cell) for cell in chosen if not only or cell.variant.label in only]
-    Findings(f"Rounds of {bench} on an {torch.cuda.get_device_name()}", 1, rows).show(as_json)
+    Findings(f"Rounds of {bench} on an {torch.cuda.get_device_name()}", 1, rows, are="figures of one run").show(as_json)
 
 
 def _row(cell: Cell) -> dict[str, Figure]:

@@ -273,19 +273,21 @@ def main(seeds: str, noises: str, steps: int, overrides: tuple[str, ...], output
 
 def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Markdown: mean over seeds and standard deviation."""
-    headings = ["method", "seen", "noise", "epsilon of one round", "PSNR, dB", "more alike than others, %"]
+    headings = ["method", "seen", "steps", "noise", "epsilon of one round", "PSNR, dB", "more alike than others, %"]
     yield from (f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}")
     for kind in dict.fromkeys(_kind(figures) for figures in found):
         runs = [figures for figures in found if _kind(figures) == kind]
-        method, seen, level, noise = kind
+        method, seen, level, noise, steps, overrides = kind
         what = "sum of all clients" if seen == "sum" else f"upload of level {level}"
         spent = "none" if noise is None else f"{runs[0]['epsilon']:,.0f}"
         shown = [_shown([figures[name] for figures in runs]) for name in ("psnr", "area")]
-        yield f"| `{method}` | {what} | {noise or 'none'} | {spent} | {' | '.join(shown)} |"
+        trained = ", ".join([f"`{method}`", *overrides])
+        yield f"| {' | '.join([trained, what, str(steps), str(noise or 'none'), spent, *shown])} |"
 
 
-def _kind(figures: Mapping[str, Any]) -> tuple[str, Seen, int | None, float | None]:
-    return figures["method"], figures["seen"], figures["level"], figures["noise"]
+def _kind(figures: Mapping[str, Any]) -> tuple[str, Seen, int | None, float | None, int, tuple[str, ...]]:
+    cell = _cell_of(figures)
+    return cell.method, cell.seen, cell.level, cell.noise, cell.steps, cell.overrides
 
 
 def _shown(values: Sequence[float]) -> str:

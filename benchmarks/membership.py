@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -184,13 +184,15 @@ def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     levels = sorted({level for figures in found for level in figures["areas"]})
     headings = ["method", "noise", "epsilon", "seen", "attack", *(f"level {level}" for level in levels), "accuracy"]
     yield from (f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}")
-    for method, noise in dict.fromkeys((figures["method"], figures["noise"]) for figures in found):
-        runs = [figures for figures in found if (figures["method"], figures["noise"]) == (method, noise)]
+    kinds = [replace(_cell_of(figures), seed=0) for figures in found]
+    for kind in dict.fromkeys(kinds):
+        runs = [figures for figures, its in zip(found, kinds, strict=True) if its == kind]
         for what, attack in product(SEEN, ATTACKS):
             shown = [_shown([mean(figures["areas"][level][what][attack]) for figures in runs]) for level in levels]
             accuracy = _shown([figures["accuracy"] for figures in runs])
-            spent = "none" if noise is None else f"{runs[0]['epsilon']:.0f}"
-            yield f"| `{method}` | {noise or 'none'} | {spent} | {what} | {attack} | {' | '.join(shown)} | {accuracy} |"
+            spent = "none" if kind.noise is None else f"{runs[0]['epsilon']:.0f}"
+            trained = ", ".join([f"`{kind.method}`", *kind.overrides])
+            yield f"| {' | '.join([trained, str(kind.noise or 'none'), spent, what, attack, *shown, accuracy])} |"
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -43,13 +43,12 @@ def main(config: Path, rounds: int, names: str, overrides: tuple[str, ...], rank
     for number, name in enumerate(chosen, start=1):
         console.print(f"{number}/{len(chosen)} {name}", highlight=False)
         common = [f"comm_round={rounds}", "threads=1", *overrides]
-        _run(output / name, rounds, [sys.executable, "-m", "fedml_dapper"], config, name, common)
+        _run(output / name, [sys.executable, "-m", "fedml_dapper"], config, name, common)
         if ranks is not None:
             mpiexec = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)]
             under_mpi = [*common, "comm_args.backend=MPI"]
             _run(
                 output / f"{name}-mpi",
-                rounds,
                 [*mpiexec, sys.executable, "-m", "fedml_dapper"],
                 config,
                 name,
@@ -61,16 +60,13 @@ def main(config: Path, rounds: int, names: str, overrides: tuple[str, ...], rank
     console.print(_table(document), machine())
 
 
-def _run(folder: Path, rounds: int, program: Sequence[str], config: Path, name: str, overrides: Sequence[str]) -> None:
-    ledger = folder / LEDGER_NAME
-    if ledger.exists():
-        if len(read_ledger(ledger)[1]) == rounds:
-            return
-        raise click.ClickException(f"{folder} holds an unfinished run; move it away and start again")
+def _run(folder: Path, program: Sequence[str], config: Path, name: str, overrides: Sequence[str]) -> None:
+    """Run a method, or go on with what ``folder`` has of the same run; another one in it is refused."""
+    resume = ["--resume"] if (folder / LEDGER_NAME).exists() else []
     files = ["--cf", str(config), "--cf", str(CONFIGS / "methods" / f"{name}.yaml")]
     values = [part for override in overrides for part in ("--set", override)]
     finished = subprocess.run(
-        [*program, *files, *values, "--output", str(folder)], capture_output=True, text=True, check=False
+        [*program, *files, *values, "--output", str(folder), *resume], capture_output=True, text=True, check=False
     )
     if finished.returncode != 0:
         raise click.ClickException(f"{name}: {finished.stderr[-2000:]}")

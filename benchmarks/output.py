@@ -24,14 +24,16 @@ class Findings:
     runs: int
     rows: Sequence[Mapping[str, Figure]]
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    are: str = "medians of paired runs"
+    """What the rows' figures are."""
 
     def show(self, as_json: bool) -> None:
         """On stdout."""
         if as_json:
-            document = {"name": self.name, "machine": machine(), "runs": self.runs, **self.figures}
+            document = {"name": self.name, "machine": machine(), "runs": self.runs, "are": self.are, **self.figures}
             click.echo(json.dumps(document | {"rows": [dict(row) for row in self.rows]}, indent=1))
             return
-        table = Table(title=f"{self.name}; medians of {self.runs} paired runs")
+        table = Table(title=f"{self.name}; {self.are}, {self.runs} in all")
         for heading, value in self.rows[0].items():
             table.add_column(heading, justify="left" if isinstance(value, str) else "right")
         for row in self.rows:

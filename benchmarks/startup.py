@@ -36,7 +36,7 @@ def main(config: Path, runs: int, as_json: bool) -> None:
         {"what": "first training step", "seconds": median(to_step), "slowest": max(to_step)},
         {"what": "help", "seconds": median(to_help), "slowest": max(to_help)},
     ]
-    Findings(f"Starting, {config.name}", runs, rows).show(as_json)
+    Findings(f"Starting, {config.name}", runs, rows, are="medians of runs").show(as_json)
 
 
 def _seconds_to(command: list[str], sign: bytes) -> float:

@@ -89,7 +89,7 @@ def main(
     pieces = "" if micro is None else f", {micro} at a time"
     network = f"{model}, width {width}, {norm}, {scope}, {image}x{image}, {batch} a batch{pieces}"
     title = f"Peak memory of a round: {network if config is None else Path(config).name}"
-    Findings(title, runs, rows).show(as_json)
+    Findings(title, runs, rows, are="the largest of runs").show(as_json)
 
 
 def _largest(peaks: list[tuple[int, int]]) -> tuple[int, int]:

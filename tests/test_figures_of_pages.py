@@ -225,8 +225,9 @@ def of_round(label: str, number: int, bench: str = OFFICE) -> str:
 
 
 def of_rounds(label: str) -> str:
-    """The same, on the mean of the four levels."""
-    return f"{sum(_of_round(OFFICE, label, number) for number in range(1, 5)) / 4:.2f}"
+    """The same, on the mean of the levels that train."""
+    levels = [int(level) for level, macs in named(OFFICE, "needs", label)["macs"].items() if macs]
+    return f"{fmean(_of_round(OFFICE, label, level) for level in levels):.2f}"
 
 
 def _of_round(bench: str, label: str, number: int) -> float:
@@ -436,6 +437,9 @@ def said() -> dict[str, list[str]]:
             f" `dapperfl_slim`'s cost {of_round('DapperFL-slim', 1)}. Its third level can use"
             f" {of_round('DapperFL-slim', 3)} alone, so the four levels spend {of_rounds('DapperFL-slim')}"
             f" on the mean, and HeteroFL's {of_rounds('HeteroFL')}.",
+            f"FjORD's draws of widths spend {of_rounds('FjORD')}, DepthFL's depths {of_rounds('DepthFL')}, and NeFL, which"
+            f" has sizes of its own, {of_rounds('NeFL')}.",
+            f"weakest level never trains, and the other three spend {of_rounds('ProFL')}.",
             f"full models have {apart(OFFICE, SMALLEST, dense)} points less than the smallest network on"
             f" Office-Caltech10, and {apart(DIGITS_BUDGETS, SMALLEST, dense)} more on digits",
             f"ScaleFL has {in_seed_11('ScaleFL')} %, HeteroFL {in_seed_11('HeteroFL')} and full models on the strong"

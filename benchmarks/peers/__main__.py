@@ -159,7 +159,7 @@ def _same_work(peers: Mapping[str, Peer], work: Work) -> Findings:
         {"simulator": peer, "steps": work.steps, "parameters": _count(found[peer]), "largest difference": difference}
         for peer, difference in differences.items()
     ]
-    return Findings(f"The same work, {work.rounds} rounds of {work.clients} clients", 1, rows)
+    return Findings(f"The same work, {work.rounds} rounds of {work.clients} clients", 1, rows, are="figures of one run")
 
 
 def _difference(weights: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> float:

@@ -10,6 +10,9 @@ from fedml_dapper.benches.statistics import Estimate
 from fedml_dapper.benches.tables import AccuracyRow, Tables, cost_base
 from fedml_dapper.evaluation.units import share
 
+_LEVEL = 0.05
+"""Largest p-value, after Holm's correction, of a difference that is taken for settled."""
+
 
 @dataclass(frozen=True)
 class _Comparison:
@@ -121,8 +124,20 @@ def _certainty(name: str, comparisons: Sequence[_Comparison]) -> str:
         f"The paired 95 % interval of the difference excludes 0 for {len(clear)} of {count}."
         + (f" Ahead of {name}: {ahead}." if ahead else "")
         + (f" Behind {name}: {behind}." if behind else "")
-        + (" For the others the seeds do not settle it." if len(clear) < count else "")
+        + _after_correction(clear, count)
     )
+
+
+def _after_correction(clear: Sequence[_Comparison], count: int) -> str:
+    """Which of the ``clear`` comparisons are so still when all are corrected for their number, ``count``."""
+    if count == 1:
+        return ""
+    settled = [each.label for each in clear if each.row.adjusted_p is None or each.row.adjusted_p < _LEVEL]
+    if not settled:
+        return f" Corrected for all {count} comparisons, p is below {_LEVEL:g} for none of them."
+    which = "all of these" if len(settled) == len(clear) > 1 else "this one" if len(clear) == 1 else "; ".join(settled)
+    rest = "; for the others the seeds do not settle it" if len(settled) < count else ""
+    return f" Corrected for all {count} comparisons, p is below {_LEVEL:g} for {which}{rest}."
 
 
 def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
@@ -132,20 +147,21 @@ def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     gain = tables.gap[0].gain
     size = gain.mean
     seeds = gain.n
-    if size <= 0:
-        return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}.",)
     if gain.interval is not None and not gain.is_clear:
         return (
             f"Size is not shown to pay here: {gap.ceiling} minus {gap.floor} is {size:.1f} points"
             f" ({gain.interval.low:.1f} to {gain.interval.high:.1f}), so shares of it say little.",
         )
+    by_one_seed = "" if gain.interval is not None else ", by one seed alone"
+    if size <= 0:
+        return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}{by_one_seed}.",)
     shares = [(row.label, row.share) for row in tables.gap if row.share]
     recovered = "; ".join(
         f"{label} {share.mean:.2f}{'' if share.n == seeds else f' ({share.n} of {seeds} seeds)'}"
         for label, share in sorted(shares, key=lambda named: -named[1].mean)
     )
     return (
-        f"Size is worth {size:.1f} points here ({gap.ceiling} minus {gap.floor})."
+        f"Size is worth {size:.1f} points here ({gap.ceiling} minus {gap.floor}{by_one_seed})."
         + (f" Of these the others recover, as a share: {recovered}." if recovered else ""),
     )
 

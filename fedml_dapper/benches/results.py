@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
+from fedml_dapper.benches.pairing import Trained, on_other_data
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
@@ -178,7 +179,8 @@ def has_other_cells(folder: Path, declared: Manifest) -> bool:
 
 
 def load_results(folder: Path, manifest: Manifest | None = None) -> BenchResults:
-    """Read the bench in ``folder`` and its cells' ledgers. A cell that cannot be read counts as open, with its reason.
+    """Read the bench in ``folder`` and its cells' ledgers. Cells that cannot be read, or that trained on other data
+    than those they are compared with, count as open, with the reason.
 
     ``manifest`` is what the bench was started as, which by default the folder says; another command may have started
     it as something else meanwhile.
@@ -213,6 +215,13 @@ def load_results(folder: Path, manifest: Manifest | None = None) -> BenchResults
                 diagnosis if isinstance(diagnosis, Diagnosis) else None,
             )
         variants.append(VariantResults(variant, tuple(cell.seed for cell in planned), cells))
+    finished = [Trained(each.label, seed, cell.run) for each in variants for seed, cell in each.cells.items()]
+    wrong = on_other_data(finished, manifest.bench.reference)
+    open_ += [OpenCell(variant, seed, reason) for (variant, seed), reason in wrong.items()]
+    variants = [
+        replace(each, cells={seed: cell for seed, cell in each.cells.items() if (each.label, seed) not in wrong})
+        for each in variants
+    ]
     return BenchResults(folder, manifest, tuple(variants), tuple(open_), tuple(undiagnosed))
 
 

@@ -332,7 +332,7 @@ def _same_runs(variant: VariantResults, other: VariantResults) -> bool:
 def _cost(variant: VariantResults) -> CostRow:
     cells = list(variant.cells.values())
     clients = [client for cell in cells for record in cell.rounds for client in record.clients]
-    levels = {client.level for cell in cells for client in cell.run.clients}
+    levels = {client.level for client in clients}  # a method may leave the others out
     taken = [footprint for footprint in cells[0].run.footprints if footprint.level in levels]
     return CostRow(
         label=variant.label,

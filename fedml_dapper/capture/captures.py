@@ -9,11 +9,14 @@ Python's, with a warning.
 from __future__ import annotations
 
 import logging
+import pickle
+import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -149,10 +152,11 @@ class _Steps:
         """Take the step in Python, and record it beside, if its recording comes to the same."""
         before = [tensor.detach().clone() for tensor in self._reading.tensors]
         numbers_before = self._recorder.random_state()
+        host_before = _host_numbers(self._recorder.device)
         self._step(batch)
         numbers = self._recorder.random_state()
         try:
-            self._check_inputs(before)
+            self._check_inputs(before, host_before)
             static_batch, recording = self._recorded(batch, before)
             self._recorder.set_random_state(numbers_before)
             recording.replay()
@@ -180,8 +184,10 @@ class _Steps:
         static.fill(before)
         return static_batch, recording
 
-    def _check_inputs(self, before: Sequence[Tensor]) -> None:
+    def _check_inputs(self, before: Sequence[Tensor], host_before: bytes) -> None:
         """Raise :class:`NotCapturableError` where the step changed what a replay would not."""
+        if _host_numbers(self._recorder.device) != host_before:
+            raise NotCapturableError("draws random numbers on the CPU, and a replay would repeat what they decided")
         first = len(self._written)
         held = zip(self._reading.tensors[first:], before[first:], strict=True)
         if _reads_another(self._step, self._reading) or not all(torch.equal(*each) for each in held):
@@ -216,6 +222,12 @@ def _reads_another(step: TrainingStep, reading: Reading) -> bool:
         return True
 
 
+def _host_numbers(device: torch.device) -> bytes:
+    """Return where the generators are that a recording on ``device`` does not draw from."""
+    of_torch = b"" if device.type == "cpu" else torch.get_rng_state().numpy().tobytes()
+    return pickle.dumps((random.getstate(), np.random.get_state(), of_torch))
+
+
 def shape_of(batch: Batch) -> Hashable:
     """Return what two batches have in common for which one recording will do."""
     names = tuple(batch.inputs) if isinstance(batch.inputs, dict) else ()
@@ -237,8 +249,8 @@ def remember_from_the_start(optimizer: torch.optim.Optimizer) -> None:
             for parameter in new:
                 place = parameter.device if group["capturable"] or group["fused"] else "cpu"
                 optimizer.state[parameter]["step"] = torch.zeros((), device=place)
-        elif new:
-            raise NotCapturableError(f"is by {type(optimizer).__name__}, whose first step is one of its own")
+        else:
+            raise NotCapturableError(f"is by {type(optimizer).__name__}, whose first step may be one of its own")
         for name in names:
             moments = [torch.empty_like(parameter) for parameter in new]
             if moments:

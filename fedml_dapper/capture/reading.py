@@ -140,7 +140,10 @@ def _(optimizer: torch.optim.Optimizer, reader: _Reader) -> Hashable:
 
 @_read_as.register
 def _(function: FunctionType, reader: _Reader) -> Hashable:
-    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    try:
+        cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    except ValueError as error:  # a variable that the function reads and that has no value yet
+        raise NotCapturableError(f"reads a function, {function.__name__}, whose variables are not all set") from error
     parts = (cells, function.__defaults__, function.__kwdefaults__, vars(function))
     return function.__code__, function.__module__, reader.read(parts)
 
@@ -176,7 +179,7 @@ def _pickled(value: object) -> bytes:
     file = io.BytesIO()
     try:
         _WithoutTensors(file).dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever a user's object raises
         raise NotCapturableError(
             f"reads an object of {type(value).__name__}, which could change while it trains"
         ) from error

@@ -88,7 +88,7 @@ def bench(
     chosen = cells(declared, profile, seeds=asked, device=device, precision=precision, overrides=changes)
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
-    as_declared = asked is None and not entrants and not changes and precision == "fp32"
+    as_declared = asked is None and not entrants and not changes and (device, precision) == ("cpu", "fp32")
     shown: Manifest | None = manifest
     if report_only and as_declared and has_other_cells(folder, manifest):
         shown = None

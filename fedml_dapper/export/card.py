@@ -124,7 +124,8 @@ class Card:
             (f"{name} ({count} samples)", *(number(values[name]) for values in columns.values()))
             for name, count in self.tested.items()
         ]
-        return f"{self.metric.title}, measured through the files.\n\n{_table(('test set', *columns), rows)}"
+        before = "" if self.before is None else "; before adapting, by the model itself"
+        return f"{self.metric.title}, measured through the files{before}.\n\n{_table(('test set', *columns), rows)}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -163,7 +163,7 @@ class Server(Collector):
         void = next((reason for reason in found if reason is not None), None)
         if void is None:
             with method_blamed(self._method, f"end of round {self._round.number}"):
-                void = make_model(self._round, self.state, self._check.times_median, self.is_simulation)
+                void = make_model(self._round, self.state, self._layout, self._check.times_median, self.is_simulation)
         if void is not None:
             LOGGER.error("round %d: %s; the global model stays as it was before", self._round.number, void)
         self._round.close()

@@ -43,7 +43,7 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
             ours.requires_grad_(theirs.requires_grad)
         adapt_if_asked(backbone, args, seed, example)
         return backbone
-    for key in ("width", "arguments", "weights"):
+    for key in ("width", "norm", "arguments", "weights"):
         if getattr(args, key) != ModelArgs.model_fields[key].get_default(call_default_factory=True):
             raise ConfigError(
                 f"model_args.{key}: belongs to a network that model_args.model names, and the program passes one; leave"
@@ -59,6 +59,8 @@ def _adopted(module: nn.Module, example: Inputs, predictor: str | None) -> Backb
     copy = copied(module, label).cpu()
     if not isinstance(copy, Backbone):
         return adopt(copy, example, predictor, label=label)
+    if predictor is not None:
+        raise ConfigError(f"model_args.predictor: {label} is a Backbone, which names its own; leave it out")
     check_network(copy, label)
     return copy
 

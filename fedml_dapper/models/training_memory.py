@@ -111,7 +111,7 @@ def forward_memory(model: nn.Module, inputs: Inputs) -> ForwardMemory:
     known = own | {tensor.untyped_storage().data_ptr() for tensor in tensors_of(given)}
     with uncompiled(bare(model)), HeapChanges(known) as heap, saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = model(given)
-        logarithms = outputs.flatten(1).log_softmax(dim=1)
+        logarithms = outputs.reshape(len(outputs), -1).log_softmax(dim=1)
     del outputs, logarithms
     saved = sum(storage.nbytes() for storage in held.values())
     return ForwardMemory(saved, max(of_samples), tuple(heap.changes))

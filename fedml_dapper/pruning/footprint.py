@@ -16,7 +16,7 @@ class Footprint:
     """Cost of one client model."""
 
     parameters: int
-    """Trainable parameters."""
+    """Parameters, frozen ones too."""
     macs: int
     """Multiply-accumulates of one example's forward pass (papers print them as FLOPs), 2 per output of a norm."""
     bytes_up: int
@@ -55,7 +55,7 @@ def footprint(
 
 
 def count_parameters(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
-    """Count the trainable parameters of a model without the tensors named in ``skipped``."""
+    """Count the parameters of a model, frozen ones too, without the tensors named in ``skipped``."""
     present = (spec for name, spec in layout.tensors.items() if name not in skipped)
     return sum(prod(spec.shape_at(widths)) for spec in present if spec.trainable)
 

@@ -96,6 +96,9 @@ class TensorSpec:
     twice the positions for those of norms, 0 for the rest. A fraction where parts of a tensor see other numbers of
     positions, as queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
+    """Axes that are cut, those of a layer's outputs first."""
+    alias_of: str | None = None
+    """Name under which the same tensor comes first, where it has several and this is another."""
     frozen: bool = False
     """Whether it is a parameter that nobody changes: ``requires_grad=False``, and the server does not move it
     (:class:`~fedml_dapper.models.frozen.MovedAtServer`). Every process builds it with the network, so it never
@@ -184,6 +187,20 @@ class ChannelLayout:
     def travelling(self) -> tuple[str, ...]:
         """Names of the tensors that messages may hold: all but frozen ones."""
         return tuple(name for name, spec in self.tensors.items() if not spec.frozen)
+
+    def is_statistic(self, name: str) -> bool:
+        """Return whether a tensor is measured, as BatchNorm's mean and variance, rather than learnt or counted."""
+        spec = self.tensors[self.tensors[name].alias_of or name]
+        return spec.dtype.is_floating_point and not spec.trainable
+
+    def unify(self, tensors: dict[str, Tensor]) -> None:
+        """Give every name of a tensor the values that ``tensors`` have under its first.
+
+        What changes parameters at the server changes each once, by its first name; a model would take the last.
+        """
+        for name, spec in self.tensors.items():
+            if spec.alias_of is not None and spec.alias_of in tensors and name in tensors:
+                tensors[name] = tensors[spec.alias_of].clone()
 
     @property
     def trainable(self) -> list[str]:

@@ -134,7 +134,8 @@ def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
 
 
 def axis_of(layout: ChannelLayout, group: str, name: str) -> Axis:
-    """Return the axis of the tensor ``name`` that holds the channels of ``group``."""
+    """Return the axis of the tensor ``name`` that holds the channels of ``group``: of a layer that both reads and
+    makes them, the axis of what it makes."""
     return next(axis for axis in layout.tensors[name].axes if axis.group == group)
 
 

@@ -82,7 +82,7 @@ class RobustMean:
         holders = [upload for upload in self._uploads if name in upload.weights]
         if not previous.is_floating_point():
             return self._upper_median(name, holders, previous)
-        if not holders:
+        if not holders or not previous.numel():
             return self._recovered(previous, torch.zeros_like(previous), torch.zeros((), dtype=torch.float64))
         cuts = [upload.cuts(name, self._layout) for upload in holders]
         values = torch.stack(

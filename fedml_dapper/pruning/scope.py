@@ -10,7 +10,7 @@ from torch import nn
 from fedml_dapper.config import PruningArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.pruning.budget import OutOfReachError, RatioOf, largest_ratio, solve_widths
+from fedml_dapper.pruning.budget import TOLERANCE, OutOfReachError, RatioOf, largest_ratio, solve_widths
 from fedml_dapper.pruning.layout import ChannelLayout, Scope, Widths
 from fedml_dapper.pruning.tracing import trace_layout
 
@@ -39,13 +39,10 @@ class Scoped:
         if pruning.scope != "auto":
             return cls(trace_layout(model, example, pruning.scope), pruning.scope)
         internal = trace_layout(model, example, "internal")
-        for ratio in ratios:
-            try:
-                solve_widths(internal, ratio, size_of(pruning), pruning.round_to)
-            except OutOfReachError:
-                why = f"internal {_reach(internal, pruning) or 'cuts none of its channels'}"
-                return cls(trace_layout(model, example, "grouped"), "grouped", why)
-        return cls(internal, "internal", "it meets all ratios")
+        if all(_meets(internal, ratio, pruning) for ratio in ratios):
+            return cls(internal, "internal", "it meets all ratios")
+        why = f"internal {_reach(internal, pruning) or 'cuts none of its channels'}"
+        return cls(trace_layout(model, example, "grouped"), "grouped", why)
 
     def widths(self, ratio: float, pruning: PruningArgs, setting: str, model: nn.Module, example: Inputs) -> Widths:
         """Return the channels that each group keeps at ``ratio``.
@@ -82,6 +79,15 @@ def size_of(pruning: PruningArgs) -> RatioOf:
                 f"dapper_args.pruning.ratio_of: `{cost}` goes with dapper_args.levels.ratios; levels that have budgets"
                 " take parameters, flops or channels"
             )
+
+
+def _meets(layout: ChannelLayout, ratio: float, pruning: PruningArgs) -> bool:
+    """Whether a scope with ``layout`` has models as small as ``ratio`` asks for, in whatever steps."""
+    try:
+        solve_widths(layout, ratio, size_of(pruning), pruning.round_to)
+    except OutOfReachError:
+        return False
+    return pruning.round_to == 1 or ratio <= largest_ratio(layout, size_of(pruning), pruning.round_to) + TOLERANCE
 
 
 def _reach(layout: ChannelLayout, pruning: PruningArgs) -> str:

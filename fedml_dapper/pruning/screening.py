@@ -101,7 +101,7 @@ class ScreenedMean:
 
     def _judge(self) -> list[Verdict]:
         learnt = [name for name in self._previous if self._layout.tensors[name].trainable]
-        measured = [name for name in self._previous if self._is_statistic(name)]
+        measured = [name for name in self._previous if self._layout.is_statistic(name)]
         uploads = [upload for upload, _ in self._uploads]
         changes = overlaps(uploads, self._previous, self._layout, learnt)
         statistics = overlaps(uploads, self._previous, self._layout, measured)
@@ -122,10 +122,6 @@ class ScreenedMean:
     def _share(self, length: float | None) -> float:
         return 1 if length is None or length <= self._most else self._most / length
 
-    def _is_statistic(self, name: str) -> bool:
-        spec = self._layout.tensors[name]
-        return spec.dtype.is_floating_point and not spec.trainable
-
     def _shortened(self, upload: WaitingUpload, plan: PruningPlan, verdict: Verdict) -> Tensors:
         if verdict.counted == verdict.counted_statistics == 1:
             return upload.weights
@@ -133,7 +129,7 @@ class ScreenedMean:
         before = slim_tensors(named, self._layout, plan, upload.unsliced)
         return {
             name: towards(
-                tensor, before[name], verdict.counted_statistics if self._is_statistic(name) else verdict.counted
+                tensor, before[name], verdict.counted_statistics if self._layout.is_statistic(name) else verdict.counted
             )
             for name, tensor in upload.weights.items()
         }

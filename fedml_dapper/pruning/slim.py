@@ -208,8 +208,8 @@ def carry_optimizer_state(
 ) -> None:
     """Copy the optimizer state of every parameter from ``dense`` to ``slim``.
 
-    Tensors of a parameter's shape (momenta, second moments) are cut to the kept channels; others (step counts) are
-    copied.
+    Tensors of a parameter's shape (momenta, second moments) are cut to the kept channels, and step counts are copied:
+    all that the optimizers hold that settings can name.
     """
     kept = KeptIndices(plan, common_device(dense_model.parameters()))
     slim_parameters = dict(slim_model.named_parameters())

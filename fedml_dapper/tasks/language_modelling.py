@@ -39,10 +39,11 @@ class LanguageModelling(Task):
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return summed loss, tokens that count, and how many of them are the likeliest."""
+        loss = self._summed(outputs, targets).double()
         hits = self.prediction(outputs) == targets
         counts = targets != self._ignored
         return {
-            "loss": self._summed(outputs, targets).double(),
+            "loss": loss,
             "tokens": self._counted(targets),
             "hits": (hits & counts).sum(),
         }

@@ -20,7 +20,10 @@ def test_ahead_of_all(three_methods):
     first, second, *_ = said(three_methods([60, 70, 80], [55, 65, 75], [50, 61, 71]))
 
     assert first == "Ours is ahead of all 2 others on the mean over seeds."
-    assert second == "The paired 95 % interval of the difference excludes 0 for 2 of 2. Behind Ours: FedAvg; Other."
+    assert second == (
+        "The paired 95 % interval of the difference excludes 0 for 2 of 2. Behind Ours: FedAvg; Other."
+        " Corrected for all 2 comparisons, p is below 0.05 for all of these."
+    )
 
 
 def test_behind_comes_first_and_names_the_best(three_methods):
@@ -29,7 +32,7 @@ def test_behind_comes_first_and_names_the_best(three_methods):
     assert (
         first == "Ours is not ahead: on the mean over seeds it is behind all 2 others, most behind Other (3.5 points)."
     )
-    assert second.endswith("for 2 of 2. Ahead of Ours: FedAvg; Other.")
+    assert "for 2 of 2. Ahead of Ours: FedAvg; Other. Corrected" in second
 
 
 def test_ahead_of_some(three_methods):
@@ -39,7 +42,7 @@ def test_ahead_of_some(three_methods):
         "Ours is not ahead of all others: on the mean over seeds it is behind 1 of 2 others, Other"
         " (2.0 points), and ahead of 1."
     )
-    assert second.endswith("for 2 of 2. Ahead of Ours: Other. Behind Ours: FedAvg.")
+    assert "for 2 of 2. Ahead of Ours: Other. Behind Ours: FedAvg. Corrected" in second
 
 
 def test_differences_within_noise_are_called_so(three_methods):
@@ -52,7 +55,18 @@ def test_differences_within_noise_are_called_so(three_methods):
 def test_some_clear_some_not(three_methods):
     _, second, *_ = said(three_methods([60, 70, 80], [55, 65.1, 75], [62, 60, 80]))
 
-    assert second.endswith("for 1 of 2. Behind Ours: FedAvg. For the others the seeds do not settle it.")
+    assert second.endswith(
+        "for 1 of 2. Behind Ours: FedAvg. Corrected for all 2 comparisons, p is below 0.05 for this one; for the others"
+        " the seeds do not settle it."
+    )
+
+
+def test_what_is_clear_alone_may_not_be_among_many(three_methods):
+    _, second, *_ = said(three_methods([60, 70, 80], [55, 62, 69], [62, 60, 80]))  # p is 0.044, and 0.088 of two
+
+    assert second.endswith(
+        "for 1 of 2. Behind Ours: FedAvg. Corrected for all 2 comparisons, p is below 0.05 for none of them."
+    )
 
 
 def test_level_with_the_only_other(store):

@@ -38,6 +38,24 @@ def test_a_gap_that_may_be_none_is_not_shared_out(store):
     assert "as a share" not in said
 
 
+@pytest.mark.parametrize(
+    ("by_seed", "says"),
+    [
+        (((1, 42), (2, 45)), "Size is not shown to pay here: FedAvg minus Small is -0.5 points (-19.6 to 18.6)"),
+        (((1, 41), (2, 41)), "Size does not pay here: FedAvg is 3.0 points behind Small."),
+        (((1, 41),), "Size does not pay here: FedAvg is 3.0 points behind Small, by one seed alone."),
+        (((1, 46),), "Size is worth 2.0 points here (FedAvg minus Small, by one seed alone)."),
+    ],
+)
+def test_chance_is_told_from_what_seeds_show(store, by_seed, says):
+    folder = store.bench(["FedAvg", "Small", "Ours"], seeds=[seed for seed, _ in by_seed], gap=GAP)
+    for seed, fedavg in by_seed:
+        for label, top in (("FedAvg", fedavg), ("Small", 44), ("Ours", 47)):
+            store.cell(label, seed, [10, 20, top], validation=[1, 2, 3])
+    results = load_results(folder)
+    assert says in " ".join(claims(results, build_tables(results)))
+
+
 @pytest.mark.nightly
 def test_page_and_claims_say_what_is_recovered(store):
     folder = store.bench(["FedAvg", "Small", "Ours", "Worse"], seeds=(1, 2), gap=GAP)

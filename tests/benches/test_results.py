@@ -8,6 +8,8 @@ from fedml_dapper.benches.grid import Variant
 from fedml_dapper.benches.results import load_results
 from fedml_dapper.errors import DataError
 
+from .conftest import run_record
+
 
 def test_finished_cells_are_read_with_their_summaries(store):
     folder = store.bench(["Ours", "FedAvg"], rounds=3)
@@ -106,3 +108,33 @@ def test_several_series_are_compared_at_the_same_place(store):
         "Ours dslr None": None, "Ours webcam None": None,
         "FedBN dslr None": "Ours dslr None", "FedBN webcam None": "Ours webcam None",
     }  # fmt: skip
+
+
+def test_runs_on_other_data_than_the_reference_of_their_seed_are_open_and_say_why(store):
+    folder = store.bench(["Ours", "FedAvg", "Other"], seeds=(1, 2), reference="FedAvg")
+    few = [client.model_copy(update={"num_samples": 20}) for client in run_record("Ours", 1, 3).clients]
+    for seed in (1, 2):
+        store.cell("Ours", seed, [10, 20, 30], clients=few if seed == 1 else run_record("Ours", 1, 3).clients)
+        store.cell("FedAvg", seed, [10, 20, 30])
+        store.cell("Other", seed, [10, 20, 30], suite="digits (subset)" if seed == 2 else "digits")
+
+    results = load_results(folder)
+
+    assert {variant.label: [*variant.cells] for variant in results.variants} == {
+        "Ours": [2], "FedAvg": [1, 2], "Other": [1]
+    }  # fmt: skip
+    ours, other = (cell.problem for cell in results.open)
+    assert ours == (
+        "trained on other data than FedAvg with this seed: digits (60 samples), there digits (180 samples);"
+        " delete its cell and run the bench once more"
+    )
+    assert "FedAvg with this seed: digits (subset) (180 samples), there" in other
+
+
+def test_data_that_settings_tell_apart_may_differ(store):
+    folder = store.bench(["FedAvg", "Few"], seeds=(1,))
+    store.cell("FedAvg", 1, [10, 20, 30])
+    record = run_record("Few", 1, 3)
+    settings = {**record.settings, "data_args": {**record.settings["data_args"], "client_share": 0.1}}
+    store.cell("Few", 1, [10, 20, 30], settings=settings, suite="digits, few")
+    assert not load_results(folder).open

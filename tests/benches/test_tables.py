@@ -104,6 +104,19 @@ def test_costs_are_means_over_clients_and_the_ends_of_the_levels(store):
     assert cost_base(tables, results).label == "FedAvg"
 
 
+def test_a_level_that_never_trains_costs_nothing(store):
+    folder = store.bench(["Ours"], seeds=(1,))
+    ledger = store.cell("Ours", 1, [50, 60, 70]) / "ledger.jsonl"
+    run, *rounds = (json.loads(line) for line in ledger.read_text().splitlines())
+    for record in rounds:
+        if "clients" in record:
+            record["clients"] = [client for client in record["clients"] if client["level"] < 3]
+    ledger.write_text("".join(json.dumps(record) + "\n" for record in (run, *rounds)))
+
+    [ours] = build_tables(load_results(folder)).cost
+    assert (ours.weakest.level, ours.strongest.level) == (2, 1)
+
+
 def test_levels_are_means_over_clients_then_seeds(store):
     folder = store.bench(["Ours"], seeds=(1, 2))
     store.cell("Ours", 1, [50, 60, 70], diagnosed=True)

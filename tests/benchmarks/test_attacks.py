@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -102,3 +102,13 @@ def test_a_level_without_so_many_clients_is_named() -> None:
     experiment = build_experiment(load_settings([attacks.CONFIGS / "digits_offline.yaml"], CELL.settings))
     with pytest.raises(click.ClickException, match="level 3 has 2 clients, not 3"):
         Attackers(experiment, Server(experiment), replace(CELL, attackers=3))
+
+
+def test_a_table_has_a_row_for_each_experiment() -> None:
+    runs = [CELL, replace(CELL, seed=2), replace(CELL, rounds=12), replace(CELL, overrides=(*TINY, "learning_rate=1"))]
+    found = [asdict(cell) | {"accuracy": [10.0 * place], "backdoor": None} for place, cell in enumerate(runs)]
+    _, _, *rows = attacks.table(found)
+    shown = [row.split(" | ") for row in rows]
+    assert [(row[0].split(", ")[1], row[-1]) for row in shown] == [
+        ("1 round", "5.0 (0.0 to 10.0, 2 seeds) |"), ("12 rounds", "20.0 (1 seed) |"), ("1 round", "30.0 (1 seed) |")
+    ]  # fmt: skip

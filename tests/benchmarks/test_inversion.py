@@ -54,5 +54,5 @@ def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     kept = output.read_bytes()
     again = CliRunner().invoke(inversion.main, words, catch_exceptions=False)
     assert output.read_bytes() == kept
-    [slim] = [line for line in again.output.splitlines() if "`dapperfl_slim` | upload of level 5 | 0.1" in line]
+    [slim] = [line for line in again.output.splitlines() if "`dapperfl_slim`" in line and "level 5 | 2 | 0.1" in line]
     assert slim in first.output

@@ -61,7 +61,7 @@ def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     ]
     words += [word for setting in TINY for word in ("--set", setting)]
     first = CliRunner().invoke(membership.main, [*words[:1], "1", *words[2:]], catch_exceptions=False)
-    assert first.output.count("| `dapperfl_slim` |") == 8
+    assert first.output.count("| `dapperfl_slim`, ") == 8
     kept = (tmp_path / "found.jsonl").read_text()
     second = CliRunner().invoke(membership.main, words, catch_exceptions=False)
     after = (tmp_path / "found.jsonl").read_text()

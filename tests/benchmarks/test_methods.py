@@ -23,6 +23,9 @@ def test_compares_methods_and_does_not_run_finished_ones_again(tmp_path: Path) -
     fedavg, dapperfl = document["methods"]
     assert [row["method"] for row in document["methods"]] == ["fedavg", "dapperfl"]
     assert dapperfl["bytes_up"] < fedavg["bytes_up"] == fedavg["bytes_down"] == dapperfl["bytes_down"]
+    other = CliRunner().invoke(main, [*command, "--set", "learning_rate=7"])
+    assert other.exit_code == 1
+    assert "train_args.learning_rate is" in other.output
     made = (tmp_path / "fedavg" / "ledger.jsonl").stat().st_mtime_ns
     again = CliRunner().invoke(main, command)
     assert again.exit_code == 0, again.output

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -283,3 +285,59 @@ def test_a_recording_that_is_not_the_step_is_never_used(recorder: CallsAgain, re
     [line] = said
     assert reason in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_a_step_that_decides_by_chance_in_python_is_taken_step_by_step(
+    draw: Callable[[], float], said: list[str]
+) -> None:
+    """A layer that is left out now and then, as some encoders do: the recording would always leave it out, or never."""
+
+    class Dropping(Network):
+        def encode(self, inputs: Tensor) -> Tensor:
+            z = super().encode(inputs)
+            return z if draw() < 0.9 else z * 0
+
+    def dropping() -> Network:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # the user's network draws from it
+        return Dropping()
+
+    refused(cross_entropy, dropping)
+    assert "draws random numbers on the CPU" in said[0]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_optimizer_that_is_not_known_trains_in_every_epoch(again: bool, said: list[str]) -> None:
+    model = network()
+    step = replace(step_of(model), optimizer=torch.optim.RMSprop(model.parameters()))
+    for _ in range(1 + again):
+        train(step, batches(2), Captures(CountedCalls()))
+    assert "is by RMSprop" in said[0]
+
+
+class Counter:
+    """An object that cannot be pickled, for a reason of its own."""
+
+    def __reduce__(self) -> str:
+        raise RuntimeError("shared between processes")
+
+
+def test_an_object_that_refuses_to_be_read_trains_all_the_same(said: list[str]) -> None:
+    counter = Counter()
+
+    def loss(model: Backbone, batch: Batch) -> Tensor:
+        return cross_entropy(model, batch) * (1 if counter is not None else 0)
+
+    refused(loss)
+    assert "reads an object of Counter" in said[0]
+
+
+def test_a_function_whose_variable_is_not_set_yet_trains_all_the_same(said: list[str]) -> None:
+    def loss(model: Backbone, batch: Batch) -> Tensor:
+        return cross_entropy(model, batch) if len(batch.targets) else later
+
+    refused(loss)
+    assert "whose variables are not all set" in said[0]
+    later = torch.zeros(())

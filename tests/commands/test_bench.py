@@ -84,9 +84,24 @@ def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     assert "0 of 1" in result.stdout
 
 
-def test_a_report_does_not_lose_what_was_run_in_another_precision(tiny_bench: Path, tmp_path: Path) -> None:
+def test_a_report_for_another_device_has_none_of_the_processor_s_cells(tiny_bench: Path, tmp_path: Path) -> None:
     command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--report"]
-    assert CliRunner().invoke(main, [*command, "--precision", "bf16"]).exit_code == 0
+    assert CliRunner().invoke(main, command).exit_code == 0
+    manifest = tmp_path / "store" / "tiny" / MANIFEST_NAME
+    [cell] = read_manifest(manifest.parent).cells
+    finished = tmp_path / "store" / "cells" / cell.folder
+    finished.mkdir(parents=True)
+    (finished / DIAGNOSIS_NAME).touch()
+    told = CliRunner().invoke(main, [*command, "--device", "cuda"])
+    assert told.exit_code == 0, told.output
+    assert "note" not in told.stderr
+    assert [one.folder for one in read_manifest(manifest.parent).cells] != [cell.folder]
+
+
+@pytest.mark.parametrize("other", [["--precision", "bf16"], ["--device", "cuda"]])
+def test_a_report_does_not_lose_what_was_run_otherwise(tiny_bench: Path, tmp_path: Path, other: list[str]) -> None:
+    command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--report"]
+    assert CliRunner().invoke(main, [*command, *other]).exit_code == 0
     manifest = tmp_path / "store" / "tiny" / MANIFEST_NAME
     begun = manifest.read_text()
     [cell] = read_manifest(manifest.parent).cells

@@ -275,3 +275,40 @@ def test_a_passed_network_that_contradicts_the_settings_is_refused(own: Settings
     assert all(torch.equal(tensor, weights[name]) for name, tensor in taken.state_dict().items())
     with pytest.raises(ConfigError, match=r"another network \(Net\), e.g. in `classifier.1.weight`"):
         build_experiment(own("method=fedavg", "model_args.arguments={channels: 32}"), same.module)
+
+
+class Tied(nn.Module):
+    """A network two of whose layers share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3 * 8 * 8, 16)
+        self.middle = nn.Linear(16, 16)
+        self.again = nn.Linear(16, 16)
+        self.again.weight = self.middle.weight
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(F.adaptive_avg_pool2d(x, 8).flatten(1)).relu()
+        return self.head(self.again(self.middle(z).relu()).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("fedavgm", "fedavgm={server_momentum: 0.9}"), ("feddyn", "feddyn={alpha: 0.1}"),
+        ("scaffold", "scaffold={eta_g: 0.5}"), ("fedecover", "fedecover={gamma: 0.5, decay_interval: 1}"),
+    ],
+)  # fmt: skip
+def test_what_the_server_does_to_a_shared_weight_reaches_clients(
+    tiny_settings: SettingsFactory, method: str, params: str
+) -> None:
+    settings = tiny_settings(*SMALL, "model=null", "scope=grouped", f"method={method}", f"dapper_args.params.{params}")
+    experiment = build_experiment(settings, model=Tied())
+    server, _ = simulate(experiment)
+    weights = server.state.weights
+    by_server = weights["middle.weight"]
+    assert torch.equal(weights["again.weight"], by_server)
+    model = experiment.method.problem.backbone
+    model.load_state_dict(weights)
+    assert torch.equal(model.get_parameter("middle.weight"), by_server)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedml_dapper.config import ModelArgs, PruningArgs, Settings, TrainArgs
@@ -104,3 +105,8 @@ def test_saved_activations_are_those_of_a_network_counted_by_hand() -> None:
 
     memory = forward_memory(Two(), torch.zeros(3, 3, 2, 2))
     assert (memory.saved, memory.largest) == (4 * 3 * (12 + 5 + 2), 4 * 3 * 12)
+
+
+def test_a_network_that_puts_out_a_number_an_example_is_counted() -> None:
+    network = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    assert forward_memory(network, torch.zeros(3, 4)).saved > 0

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedml_dapper.config import ModelArgs, PruningArgs, TrainArgs
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import (
@@ -16,6 +17,7 @@ from fedml_dapper.methods import (
     Downlink,
     FedAvg,
     Memory,
+    Problem,
     ServerState,
     TrainingMetrics,
     Upload,
@@ -31,6 +33,7 @@ from fedml_dapper.methods.catalogue.scaffold import (
     unit_steps,
 )
 from fedml_dapper.methods.contract.local_training import Loss
+from fedml_dapper.models import build_backbone, example_image
 
 from .sample_counts import say_that_clients_hold
 
@@ -218,6 +221,16 @@ def test_footprint_counts_the_control_variates(fedavg: Experiment) -> None:
     upload = ClientSide(experiment).update(downlink, experiment.clients[0])
     assert (payload_bytes(downlink, layout), payload_bytes(upload, layout)) == (cost.bytes_down, cost.bytes_up)
     assert cost.bytes_up - plain.bytes_up == 4 * cost.parameters
+
+
+def test_frozen_parameters_have_no_control_variates() -> None:
+    example = example_image(16)
+    backbone = build_backbone(ModelArgs(model="resnet10", width=4), 10, 0, example)
+    backbone.get_submodule("stages").requires_grad_(False)
+    problem = Problem(backbone, example, TrainArgs(), PruningArgs(), uniform_weights=False, seed=0, ratios=(0.0,))
+    scaffold, plain = SCAFFOLD(SCAFFOLDParams(), problem), FedAvg(FedAvgParams(), problem)
+    extra = scaffold.footprint(0.0).bytes_up - plain.footprint(0.0).bytes_up
+    assert extra == 4 * sum(each.numel() for each in backbone.parameters() if each.requires_grad)
 
 
 @pytest.mark.parametrize("setting", [{"eta_g": 0}, {"momentum": 1}])

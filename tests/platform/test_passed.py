@@ -113,6 +113,7 @@ def test_silos_that_run_other_code_are_refused_by_name(
             "data_args.image_size: belongs to data that data_args.dataset names",
         ),
         (SP + "model_args: {model: resnet10, width: 8}\n", "", "model_args.width: belongs to a network that"),
+        (SP + "model_args: {norm: group}\n", "", "model_args.norm: belongs to a network that"),
         (
             SP.replace("_total: 4", "_total: 3").replace("round: 4", "round: 3"),
             "",

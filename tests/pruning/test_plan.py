@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedml_dapper.config import Importance, ModelArgs
 from fedml_dapper.errors import ProtocolError
@@ -38,6 +39,48 @@ def test_importance_sums_absolute_weights_over_all_producers() -> None:
     group = ChannelGroup("a", 2, ("a.weight", "b.weight"))
     layout = ChannelLayout({"a": group}, dict.fromkeys(group.producers, spec))
     assert importance(layout, "a", weights).tolist() == [4.0, 4.5]
+
+
+class Residual(nn.Module):
+    """A stream of channels to which a layer, whose weight has inputs first, adds what it makes of it."""
+
+    def __init__(self, stem: nn.Module, layer: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.layer = layer
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.stem(x)
+        return self.head(z + self.layer(z))  # type: ignore[no-any-return]
+
+
+class Multiplied(nn.Module):
+    """``x @ weight``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [
+        (Residual(nn.Conv2d(3, 8, 1), nn.ConvTranspose2d(8, 8, 1), nn.Conv2d(8, 2, 4)), torch.zeros(1, 3, 4, 4)),
+        (Residual(nn.Linear(3, 8), Multiplied(), nn.Linear(8, 2)), torch.zeros(1, 3)),
+    ],
+)
+def test_a_channel_counts_by_what_makes_it_where_a_layer_reads_what_it_makes(model: nn.Module, example: Tensor) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        weight = model.get_parameter("layer.weight")
+        weight[0] = torch.arange(8.0).view(weight[0].shape)
+    layout = trace_layout(model, example, "grouped")
+    assert importance(layout, "stem", model.state_dict()).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_plan_keeps_the_strong_filters_of_each_group() -> None:

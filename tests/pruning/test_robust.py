@@ -122,6 +122,13 @@ def test_tensors_that_a_plan_omits_are_not_held() -> None:
     assert mean.result()["w"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_a_tensor_without_entries_stays_one() -> None:
+    layout = ChannelLayout({}, {"e": TensorSpec((0,), torch.float32, False, 0)})
+    mean = RobustMean({"e": torch.zeros(0)}, layout, "holders", 0.2, 1)
+    mean.add({"e": torch.zeros(0)}, PruningPlan({}), 1)
+    assert mean.result()["e"].shape == (0,)
+
+
 def test_equal_uploads_of_a_real_model_come_back_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedml_dapper.pruning.robust._BLOCK_ENTRIES", 50)
     model = build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1)

@@ -18,6 +18,7 @@ from fedml_dapper.config.fedml_args import BUILT_IN
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import BACKBONES, adopt, build_backbone, example_image
 from fedml_dapper.pruning import Scoped, trace_layout
+from fedml_dapper.pruning.footprint import count_parameters
 
 IMAGE = torch.zeros(1, 12)
 AUTO = PruningArgs(scope="auto")
@@ -79,6 +80,15 @@ def test_else_grouped_and_why(network: nn.Module, ratios: tuple[float, ...], why
     assert re.fullmatch(why, chosen.why)
     for ratio in ratios:
         chosen.widths(ratio, AUTO, "ratios", network, IMAGE)
+
+
+@pytest.mark.parametrize(("ratio", "scope"), [(0.9, "internal"), (0.985, "grouped")])
+def test_widths_in_steps_need_the_same_reach(ratio: float, scope: str) -> None:
+    pruning = PruningArgs(scope="auto", round_to=2)
+    chosen = scoped(two_hidden_layers(), 0.0, ratio, pruning=pruning)
+    assert chosen.scope == scope
+    widths = chosen.widths(ratio, pruning, "ratios", two_hidden_layers(), IMAGE)
+    assert 1 - count_parameters(chosen.layout, widths) / count_parameters(chosen.layout, {}) >= ratio - 0.03
 
 
 def test_a_scope_that_is_named_is_taken_as_it_is() -> None:

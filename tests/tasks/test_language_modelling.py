@@ -114,6 +114,8 @@ def test_what_does_not_fit_is_said() -> None:
     assert "tokens with the number -1" in task.misfit_of_targets(torch.tensor([[-1, 2]]), 1)
     with pytest.raises(DataError, match="one is needed for each position"):
         task.loss(torch.zeros(2, 3, 5), torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(DataError, match="one is needed for each position"):
+        task.sums(torch.zeros(2, 3, 5), torch.zeros(2, 4, dtype=torch.int64))
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_d
     """Keep an ``upload`` of a round whose clients start from the global ``weights``, for a later round."""
     before = _cut(upload, weights, layout)
     change = {
-        name: tensor if _is_statistic(name, tensor, layout) else _difference(tensor, before[name])
+        name: tensor if layout.is_statistic(name) else _difference(tensor, before[name])
         for name, tensor in upload.weights.items()
     }
     return LateUpload(replace(upload, weights=change), bytes_down)
@@ -70,7 +70,7 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
     now = _cut(change, weights, layout)
 
     def moved(name: str, tensor: Tensor) -> Tensor:
-        if _is_statistic(name, tensor, layout):
+        if layout.is_statistic(name):
             return now[name].lerp(tensor, share)
         if tensor.dtype == torch.bool:
             return now[name] ^ tensor
@@ -87,11 +87,6 @@ def staleness_weight(rounds_late: int) -> float:
 def _difference(tensor: Tensor, before: Tensor) -> Tensor:
     """Return what changed from ``before`` to ``tensor``; of true and false, whether an entry changed."""
     return tensor ^ before if tensor.dtype == torch.bool else tensor - before
-
-
-def _is_statistic(name: str, tensor: Tensor, layout: ChannelLayout) -> bool:
-    """Return whether a tensor is measured, as BatchNorm's mean and variance, rather than learnt or counted."""
-    return tensor.is_floating_point() and not layout.tensors[name].trainable
 
 
 def _cut(upload: Upload, weights: Tensors, layout: ChannelLayout) -> Tensors:

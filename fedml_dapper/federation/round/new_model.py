@@ -10,11 +10,14 @@ from fedml_dapper.federation.round.update_norm import UpdateNorms, is_finite, re
 from fedml_dapper.federation.run_folder.records import ClientRecord
 from fedml_dapper.methods import ServerState
 from fedml_dapper.process.profiling import part
+from fedml_dapper.pruning import ChannelLayout
 
 LOGGER = logging.getLogger(__name__)
 
 
-def make_model(opened: OpenRound, state: ServerState, times_median: float | None, is_simulation: bool) -> str | None:
+def make_model(
+    opened: OpenRound, state: ServerState, layout: ChannelLayout, times_median: float | None, is_simulation: bool
+) -> str | None:
     """Finish the aggregation of a round's uploads, and write the new global model into ``state``.
 
     Outliers are looked for once more here, since in the first round uploads' usual size is known only when all are in.
@@ -23,6 +26,7 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
     Args:
         opened: The round, with all uploads folded.
         state: The server's, with the model of the round before.
+        layout: The network's.
         times_median: How many times the usual size an upload may have; None for any.
         is_simulation: Whether clients run our own code.
 
@@ -41,6 +45,7 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
     memory = state.memory.snapshot()
     with part("aggregation"):
         opened.aggregation.close()
+        layout.unify(state.weights)
     if is_simulation or is_finite((*state.weights.values(), *state.memory.tensors.values())):
         return None
     state.weights = weights

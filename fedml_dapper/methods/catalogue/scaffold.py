@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import torch
 from pydantic import Field
@@ -109,7 +110,8 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
 
     def footprint(self, ratio: float) -> Footprint:
         cost = super().footprint(ratio)
-        variates = cost.parameters * torch.float32.itemsize
+        tensors = self.problem.layout.tensors
+        variates = sum(prod(tensors[name].shape) for name in self.problem.layout.trainable) * torch.float32.itemsize
         return replace(cost, bytes_up=cost.bytes_up + variates, bytes_down=cost.bytes_down + variates)
 
 

@@ -55,6 +55,10 @@ class Graph:
             if name in last and (name, dim) not in trace.producers:
                 self._inner[roots[roots >= 0]] = False
 
+    def produces(self, name: str, dim: int) -> bool:
+        """Whether a layer's outputs lie along an axis of one of its tensors."""
+        return (name, dim) in self._trace.producers
+
     def groups(self, internal: bool) -> list[FoundGroup]:
         """Return the groups that may be cut, in the order of the layers that they are named after."""
         return self._together(self._free & self._inner if internal else self._free)

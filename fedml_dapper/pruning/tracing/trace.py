@@ -87,12 +87,14 @@ def _traced(
         ) from error
     graph = Graph(trace, list(model.state_dict()), output_layer)
     trainable = {name for name, _ in model.named_parameters()}
+    aliases = _aliases(model)
     tensors = {
         name: TensorSpec(
             tuple(tensor.shape),
             tensor.dtype,
             trainable=name in trainable,
             macs_per_element=trace.macs.get(name, 0),
+            alias_of=None if aliases[name] == name else aliases[name],
             frozen=isinstance(tensor, nn.Parameter) and not (tensor.requires_grad or isinstance(tensor, MovedAtServer)),
         )
         for name, tensor in model.state_dict(keep_vars=True).items()
@@ -120,7 +122,7 @@ def _traced(
         borrowed = [each for each in heads if each.borrower is not None]
         found += [(by_heads, each) for each in heads if each.borrower is None]
         found.sort(key=lambda placed: list(tensors).index(placed[1].group.producers[0]))
-    layout = _cut(whole, found, graph, _aliases(model))
+    layout = _cut(whole, found, graph)
     told = [each for _, each in found if each.filled] + borrowed
     notes = graph.notes(internal, [producer for each in told for producer in each.group.producers])
     notes += [
@@ -177,9 +179,7 @@ def _aliases(model: nn.Module) -> Mapping[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
 
 
-def _cut(
-    whole: ChannelLayout, groups: Sequence[tuple[Graph, FoundGroup]], graph: Graph, aliases: Mapping[str, str]
-) -> ChannelLayout:
+def _cut(whole: ChannelLayout, groups: Sequence[tuple[Graph, FoundGroup]], graph: Graph) -> ChannelLayout:
     """Return ``whole`` with axes for the ``groups``, each of which comes with the graph that it was found in."""
     axes: dict[str, list[Axis]] = defaultdict(list)
     for found_in, found in groups:
@@ -189,12 +189,15 @@ def _cut(
         axes[name] += filter(None, (graph.axis(found, 0, roots) for _, found in groups if not found.filled))
 
     def placed(spec: TensorSpec, name: str) -> TensorSpec:
-        return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=_position)))
+        def outputs_first(axis: Axis) -> tuple[bool, int, int]:
+            return not graph.produces(name, axis.dim), *_position(axis)
+
+        return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=outputs_first)))
 
     return replace(
         whole,
         groups={found.group.name: found.group for _, found in groups},
-        tensors={name: placed(spec, aliases[name]) for name, spec in whole.tensors.items()},
+        tensors={name: placed(spec, spec.alias_of or name) for name, spec in whole.tensors.items()},
         products={name: placed(spec, name) for name, spec in whole.products.items()},
     )
 
