@@ -10,6 +10,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -437,8 +438,8 @@ def said() -> dict[str, list[str]]:
             f" `dapperfl_slim`'s cost {of_round('DapperFL-slim', 1)}. Its third level can use"
             f" {of_round('DapperFL-slim', 3)} alone, so the four levels spend {of_rounds('DapperFL-slim')}"
             f" on the mean, and HeteroFL's {of_rounds('HeteroFL')}.",
-            f"FjORD's draws of widths spend {of_rounds('FjORD')}, DepthFL's depths {of_rounds('DepthFL')}, and NeFL, which"
-            f" has sizes of its own, {of_rounds('NeFL')}.",
+            f"FjORD's draws of widths spend {of_rounds('FjORD')}, DepthFL's depths {of_rounds('DepthFL')}, and NeFL,"
+            f" which has sizes of its own, {of_rounds('NeFL')}.",
             f"weakest level never trains, and the other three spend {of_rounds('ProFL')}.",
             f"full models have {apart(OFFICE, SMALLEST, dense)} points less than the smallest network on"
             f" Office-Caltech10, and {apart(DIGITS_BUDGETS, SMALLEST, dense)} more on digits",
