@@ -107,11 +107,12 @@ class DeviceRounds:
         self._told: set[int] = set()
         """Devices that were told that the run is over."""
         self._waiting_since = clock()
+        self._over_since = clock()
         self._looked = clock()
         self._shortage = Shortage(self._there, self._fewest, clock)
         self._num_refused = 0
         """Uploads that were refused in closed rounds."""
-        self.steering = Steering(server, self, self._num_devices)
+        self.steering = Steering(server, self, self._num_devices, journal)
         self._deadline = float("inf")
         self.phase = DevicePhase.WAITING if server.has_rounds_left else DevicePhase.OVER
 
@@ -389,15 +390,16 @@ class DeviceRounds:
         self._num_refused += len(record.refused)
         self._waiting_since = self._clock()
         self._shortage.end()
-        is_over = self.steering.is_last_round or not self._server.has_rounds_left
-        self.phase = DevicePhase.OVER if is_over else DevicePhase.WAITING
+        self.phase = DevicePhase.WAITING
+        if self.steering.is_last_round or not self._server.has_rounds_left:
+            self._end()
 
     # Operators
 
     def go_on(self) -> None:
         """End the run where that is ordered between two rounds; one that is resumed opens its next round by itself."""
         if self.steering.is_last_round and self.phase is DevicePhase.WAITING:
-            self.phase = DevicePhase.OVER
+            self._end()
 
     def expel(self, client_id: int) -> None:
         """Forget what a device was sent that is evicted, which it is told at its next call, or cut off."""
@@ -433,11 +435,16 @@ class DeviceRounds:
 
     # The end
 
+    def _end(self) -> None:
+        """Open no other round; devices are told so as they call."""
+        self.phase = DevicePhase.OVER
+        self._over_since = self._clock()
+
     def all_told(self) -> bool:
         """Return whether all devices that were there lately, or at work, know that the run is over."""
         if self.phase is not DevicePhase.OVER:
             return False
-        is_patient = self._clock() - self._waiting_since < FAREWELL_SECONDS
+        is_patient = self._clock() - self._over_since < FAREWELL_SECONDS
         return self._there.present() | (self._unfinished if is_patient else set()) <= self._told
 
 

@@ -74,7 +74,7 @@ class DapperServerManager(RoundManager):
         processes: Collection[int],
     ) -> None:
         self._server: Server = aggregator.server
-        self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
+        self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total, journal)
 
         def connect(audit: AuditLog) -> Transport:
             if args.backend == "DAPPER_GRPC":

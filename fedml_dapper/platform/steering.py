@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import Server
+from fedml_dapper.federation import RunJournal, Server
 from fedml_dapper.operations.orders import Order
 
 LOGGER = logging.getLogger(__name__)
@@ -26,8 +26,10 @@ class Steered(Protocol):
 class Steering:
     """Carries out orders, and keeps those that concern the next round, for the manager to follow."""
 
-    def __init__(self, server: Server, manager: Steered, num_clients: int) -> None:
+    def __init__(self, server: Server, manager: Steered, num_clients: int, journal: RunJournal) -> None:
         self._server = server
+        self._quarantine = server.attendance.quarantine
+        self._journal = journal
         self._manager = manager
         self._num_clients = num_clients
         self.is_paused = False
@@ -63,17 +65,18 @@ class Steering:
                 return f"no other round is opened, and the run ends; {round_} are closed"
             case "evict":
                 client_id = self._client(order)
-                _refuse_if(
-                    self._server.attendance.quarantine.is_evicted(client_id), f"silo-{order.silo} is evicted already"
-                )
+                _refuse_if(self._quarantine.is_evicted(client_id), f"silo-{order.silo} is evicted already")
+                self._journal.evictions_change(self._quarantine.evicted | {client_id})
                 self._server.evict(client_id)
                 self._manager.expel(client_id)
                 return f"silo-{order.silo} is evicted until that is lifted"
             case "lift":
                 client_id = self._client(order)
-                _refuse_if(
-                    not self._server.attendance.lift(client_id), f"silo-{order.silo} is in no quarantine, nor evicted"
-                )
+                is_out = client_id in self._server.attendance.left_out
+                _refuse_if(not is_out, f"silo-{order.silo} is in no quarantine, nor evicted")
+                if self._quarantine.is_evicted(client_id):
+                    self._journal.evictions_change(self._quarantine.evicted - {client_id})
+                self._server.attendance.lift(client_id)
                 return f"silo-{order.silo} takes part again from the next round on; an evicted one once it is started"
             case "status":
                 return ""

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.errors import ConfigError, DataError, ProtocolError
+from fedml_dapper.errors import ConfigError, DataError, ProtocolError, printable
 from fedml_dapper.operations import AuditLog, RateLimiter
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.operations.orders import STEER
@@ -203,7 +203,7 @@ class CallServer:
         who = self._admission.name_of_caller(context)
         await asyncio.to_thread(self._audit.record, "refused", who, peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
-            LOGGER.warning("refused a call of %s from %s: %s", who, context.peer(), reason)
+            LOGGER.warning("refused a call of %s from %s: %s", who, context.peer(), printable(reason))
         await context.abort(status, reason)
         raise AssertionError("a call that was aborted goes on")
 

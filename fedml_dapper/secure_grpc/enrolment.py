@@ -23,9 +23,9 @@ from fedml_dapper.operations.registrar import Registrar
 
 RECEIVED_BYTES = 1 << 16
 """Largest message that gRPC takes; the registrar refuses smaller ones that are too large, and writes that down."""
-THREADS = 4
 CALLS = 256
-"""Calls that wait or are answered at a time; further ones are refused."""
+"""Calls that wait or are answered at a time, each on a thread; further ones are refused. Whoever begins calls and sends
+nothing takes four places by a connection, until that is a minute old, so that only a flood takes all."""
 GRACE_SECONDS = 5.0
 """How long calls that are being answered may take after the service is told to stop."""
 _OPTIONS = (
@@ -60,7 +60,7 @@ class EnrolmentService:
         """HOST:PORT that devices may dial; the server's certificate may name further hosts."""
         credentials = read_credentials(config, rank=0)
         self._server = grpc.server(
-            ThreadPoolExecutor(THREADS, thread_name_prefix="enrolment"), options=_OPTIONS, maximum_concurrent_rpcs=CALLS
+            ThreadPoolExecutor(CALLS, thread_name_prefix="enrolment"), options=_OPTIONS, maximum_concurrent_rpcs=CALLS
         )
         handlers = {
             AUTHORITY: grpc.unary_unary_rpc_method_handler(self._show_authority),

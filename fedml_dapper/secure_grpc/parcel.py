@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ProtocolError, printable
 from fedml_dapper.secure_grpc.message import TRIPLE, AnyMessage, Message
 
 MAX_ENVELOPE_BYTES = 1 << 16
@@ -38,7 +38,7 @@ PART_BYTES = 1 << 16
 """Size of the first part of larger ones; each is twice the one before, up to ``FRAME_BYTES``."""
 MIB = 1 << 20
 MAX_SESSIONS = 1000
-"""Most sessions of one peer; each start of its process begins one."""
+"""Most sessions of one peer that are remembered; each start of its process begins one."""
 
 PlainValue = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 
@@ -170,13 +170,9 @@ class Arrivals:
         return envelope.counter <= self._last.get(envelope.session, 0)
 
     def take(self, envelope: Envelope) -> None:
-        """Remember a message.
-
-        Raises:
-            ProtocolError: The peer has begun more sessions than are remembered.
-        """
+        """Remember a message, and forget the session that began first where the peer has begun too many."""
         if envelope.session not in self._last and len(self._last) >= MAX_SESSIONS:
-            raise ProtocolError(f"the sender has started {MAX_SESSIONS} times, which is more than can be told apart")
+            del self._last[next(iter(self._last))]
         self._last[envelope.session] = envelope.counter
 
 
@@ -262,5 +258,5 @@ def check_size(payload_bytes: int, limit: int) -> None:
 
 def _first(error: ValidationError) -> str:
     mistake = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(step) for step in mistake["loc"])
+    place = printable(".".join(str(step) for step in mistake["loc"]))  # of a stranger's own words
     return f"`{place}`: {mistake['msg']}" if place else mistake["msg"]

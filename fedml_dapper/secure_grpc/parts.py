@@ -62,7 +62,9 @@ class _Arriving:
     """Whoever adds to it now."""
     is_given_up: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while it is written to, taken from its writer or given up."""
+    """Held for a moment, while it is written to, taken from its writer or given up."""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held while all of it is read, which takes seconds for gigabytes."""
 
     @property
     def length(self) -> int:
@@ -139,15 +141,28 @@ class ArrivingPayload:
         whole = self._arriving.whole
         if self._length != whole.size:
             raise ProtocolError(f"the message ended after {self._length} of the {whole.size} bytes it declared")
+        found, digest = self._read()
+        is_right = digest == whole.digest
         with self._arriving.lock, explained(self._arriving.place):
             self._check_mine()
-            found = self._arriving.read()
-            is_right = hashlib.sha256(found).hexdigest() == whole.digest
             if not is_right or self._arriving.path is None:  # a file stays, for the next process
                 self._arriving.drop()
             if is_right:
                 return found
         raise PartsError(f"{whole.size} bytes have come that are not those of the digest announced; they are forgotten")
+
+    def _read(self) -> tuple[bytes, str]:
+        """Return all that has come, and its digest. Whoever begins anew meanwhile does not wait for that."""
+        if not self._arriving.reading.acquire(blocking=False):
+            raise PartsError("an earlier call's payload is being read still")
+        try:
+            with self._arriving.lock:
+                self._check_mine()
+            with explained(self._arriving.place):
+                found = self._arriving.read()
+            return found, hashlib.sha256(found).hexdigest()
+        finally:
+            self._arriving.reading.release()
 
     def _check_mine(self) -> None:
         if self._arriving.writer is not self:

@@ -337,7 +337,7 @@ class SecureServer(Endpoint):
             self._refused_strangers += 1
         self._audit.record("refused", name, peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
-            LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
+            LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), printable(reason))
         context.abort(refusal.status, reason)
 
 

@@ -185,9 +185,10 @@ class Participant:
         return statement_of_survivors(self._roster, self._shares, self._survivors)
 
     def _take_step(self, step: _Step) -> None:
-        if self._next != step:
-            raise ProtocolError(f"asked to {step} at a time when a client {self._next}s, or never again")
+        expected = self._next
         self._next = "done"  # the caller sets the next step if this one succeeds
+        if expected != step:
+            raise ProtocolError(f"asked to {step} at a time when a client {expected}s, or never again")
 
     def _seal(self, receiver: int, shares: bytes) -> bytes:
         key = self._sealing.agreed(

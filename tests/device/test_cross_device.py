@@ -569,3 +569,20 @@ def test_what_does_not_go_with_devices_is_one_line(devices: Devices) -> None:
     devices.write("fedavg", "cross_device")
     with pytest.raises(ConfigError, match=r"cross_device needs comm_args\.backend DAPPER_GRPC"):
         load_settings([devices.folder / "shared.yaml"], ["backend=GRPC"])
+
+
+def test_devices_at_work_are_waited_for_also_where_the_run_is_ended_long_after_the_last_round(
+    trial: Callable[..., Trial],
+) -> None:
+    there = buffered(trial)
+    tasks = there.all_call(1, 2, 3, 4, 5)
+    for rank in (1, 3, 5):
+        there.reports(tasks[rank])
+    there.closed()
+    there.rounds.steering.carry_out(Order(act="pause"))
+    there.clock.now += 2 * FAREWELL_SECONDS  # the others have not called meanwhile, and are at work
+    there.rounds.steering.carry_out(Order(act="end"))
+    assert there.rounds.phase is DevicePhase.OVER
+    assert not there.rounds.all_told()
+    there.clock.now += FAREWELL_SECONDS
+    assert there.rounds.all_told()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import grpc
 import pytest
@@ -886,3 +886,20 @@ def test_devices_join_by_codes_and_take_part(
     for rank, process in devices.processes.items():
         assert process.wait(300) == 0, devices.output(rank)
         assert f"client {rank - 1}: round 2, loss" in devices.output(rank)
+
+
+def test_calls_that_are_begun_and_never_sent_keep_nobody_from_joining(enrolment: Enrolment, tmp_path: Path) -> None:
+    """A stranger with one connection, which may have four calls under way."""
+    tls = grpc.ssl_channel_credentials((enrolment.certs / "ca.pem").read_bytes())
+    never = Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait()
+        yield from ()
+
+    with grpc.secure_channel(enrolment.address, tls) as channel:
+        begun = [channel.stream_unary(f"/{SERVICE}/{JOIN}").future(nothing()) for _ in range(4)]
+        grpc.channel_ready_future(channel).result(60)
+        assert device(enrolment.address, enrolment.code(), tmp_path / "certs").exit_code == 0
+        assert not any(one.done() for one in begun)
+        never.set()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import grpc
 import pytest
@@ -428,3 +431,31 @@ def assert_as_alone(devices: Devices, across: Silos) -> None:
     alone = load_file(devices.folder / "alone" / "global_model.safetensors")
     found = load_file(across.run_dir / "global_model.safetensors")
     assert all(alone[name].equal(found[name]) for name in alone)
+
+
+def test_nobody_waits_while_a_large_payload_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does its own sender, who may begin anew; but it is not read twice at a time."""
+    parts = PartFolder(tmp_path / "parts", 10 * MIB)
+    payload = os.urandom(PART_BYTES)
+    envelope = upload(payload).envelope.model_copy(update={"digest": upload(payload).digest})
+    reads, goes_on = Event(), Event()
+
+    def slowly(content: bytes) -> Any:
+        reads.set()
+        assert goes_on.wait(60)
+        return sha256(content)
+
+    sha256 = hashlib.sha256
+    with parts.arriving(1, envelope) as older, ThreadPoolExecutor(1) as pool:
+        older.add(payload)
+        monkeypatch.setattr("fedml_dapper.secure_grpc.parts.hashlib.sha256", slowly)
+        read = pool.submit(older.whole)
+        assert reads.wait(60)
+        assert parts.begin(2, Whole("2" * 64, MIB)) == 0
+        with parts.arriving(1, envelope.model_copy(update={"begins_at": PART_BYTES})) as newer:
+            with pytest.raises(PartsError, match="an earlier call's payload is being read still"):
+                newer.whole()
+            goes_on.set()
+            with pytest.raises(PartsError, match="a newer call has taken the place"):
+                read.result(60)
+            assert newer.whole() == payload

@@ -12,7 +12,7 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Ready, RunJournal, SumMessage, build_experiment, simulate
-from fedml_dapper.federation.wire.sum_codec import Deal, Masked, Revealed, Survivors
+from fedml_dapper.federation.wire.sum_codec import Deal, Declined, Inbox, Masked, Revealed, Start, Survivors
 from fedml_dapper.pruning import encoded_changes, slim_tensors
 
 from ..grids import ADAPTED, first_and_drawn, sampled
@@ -190,3 +190,20 @@ def test_bytes_that_are_no_message_are_refused(silos: Callable[..., Federation])
         for wrong in damaged(message):
             with pytest.raises(ProtocolError):
                 federation.codec.decode(wrong)
+
+
+def test_plans_that_nobody_signed_change_nothing_once_a_client_has_dealt(silos: Callable[..., Federation]) -> None:
+    """A lying server says after the deal that others hold less, so that a client would send what it alone holds."""
+    federation = silos("method=fedavg")
+    federation.train()
+    exchange = federation.sums.begin(federation.codec, federation.people[0])
+    beginning = {message.client_id: message for message in exchange.beginning()}
+    victim = federation.uploads[0]
+    assert not isinstance(victim.answer(beginning[0]).content, Declined)
+    packing = victim._packing
+    start = beginning[0].content
+    assert isinstance(start, Start)
+    lie = replace(beginning[0], content=replace(start, plans=dict(start.plans)))
+    assert isinstance(victim.answer(lie).content, Declined)
+    assert victim._packing is packing
+    assert "never again" in str(victim.answer(replace(beginning[0], content=Inbox({}))).content)

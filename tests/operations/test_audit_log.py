@@ -174,3 +174,13 @@ def test_a_full_disk_costs_the_entry_and_is_counted(file: Path, caplog: pytest.L
     log.close()
     assert [(entry.event, entry.left_out) for entry in entries_of(file)] == [("started", 0), ("connected", 1)]
     assert "No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("event", ["order", "order_refused"])
+def test_every_order_is_written_down_whatever_else_is_said_in_its_giver_s_name(file: Path, event: str) -> None:
+    log = AuditLog(file)
+    for number in range(150):
+        log.record("refused", "admin", reason="the certificate is revoked")
+        log.record(event, "admin", act="pause", silo=number)
+    log.close()
+    assert [entry.detail["silo"] for entry in entries_of(file) if entry.event == event] == list(range(150))

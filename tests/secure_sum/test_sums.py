@@ -219,3 +219,16 @@ def test_cells_of_more_clients_than_a_word_has_bits() -> None:
     cells, numbers = cells_of(range(70), bits, np.full(900, 2))
     assert np.array_equal(cells.members[numbers].T, held)
     assert cells.sizes.sum() == 1800
+
+
+def test_who_is_asked_to_deal_twice_takes_no_further_step() -> None:
+    """As by a server that would have other keys and cells used in the place of those that were checked."""
+    case = dense(4)
+    parts = participants(case.clients, case.rules)
+    roster = roster_of(parts)
+    cells, _ = cells_of(case.clients, np.full((1, 1), 0b1111, dtype=np.uint64), np.array([5]))
+    deals = {client: part.deal(roster) for client, part in parts.items()}
+    with pytest.raises(ProtocolError, match="asked to deal at a time when a client masks"):
+        parts[0].deal(roster)
+    with pytest.raises(ProtocolError, match="never again"):
+        parts[0].mask({peer: deals[peer].sealed[0] for peer in (3, 6, 9)}, np.zeros(5, dtype=np.uint32), cells)

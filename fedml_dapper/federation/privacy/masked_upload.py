@@ -104,9 +104,10 @@ class MaskedUpload:
                 for client, plan in plans.items():
                     if keys[client].part != self._codec.part(plan):
                         raise ProtocolError(f"the server says that client {client} holds what it has not signed")
+                deal = self._participant.deal(Roster(self._codec.context(message), keys))
                 self._sum_id = message.sum_id
-                self._packing = Packing(self._layout, plans)
-                return self._participant.deal(Roster(self._codec.context(message), keys))
+                self._packing = Packing(self._layout, plans)  # of plans whose signatures are checked now
+                return deal
             case Inbox(sealed) if message.sum_id == self._sum_id and self._packing is not None:
                 values = as_words(self._packing.pack(self._client, self._numbers))
                 return Masked(self._participant.mask(sealed, values, self._packing.cells))

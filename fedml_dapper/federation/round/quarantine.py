@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pydantic import BaseModel, ConfigDict
 
 from fedml_dapper.config import DefenceArgs
@@ -50,6 +52,17 @@ class Quarantine:
     def evict(self, client_id: int) -> None:
         """Leave the client out of all rounds to come."""
         out_until = {**self.standing.out_until, client_id: MAX_ROUNDS}
+        self.standing = self.standing.model_copy(update={"out_until": out_until})
+
+    @property
+    def evicted(self) -> frozenset[int]:
+        """The clients that an operator evicted."""
+        return frozenset(client for client in self.standing.out_until if self.is_evicted(client))
+
+    def evict_only(self, clients: Collection[int]) -> None:
+        """Leave out these clients alone for good; quarantines stay as they are."""
+        quarantined = {one: until for one, until in self.standing.out_until.items() if one not in self.evicted}
+        out_until = {**quarantined, **dict.fromkeys(clients, MAX_ROUNDS)}
         self.standing = self.standing.model_copy(update={"out_until": out_until})
 
     def is_evicted(self, client_id: int) -> bool:

@@ -14,6 +14,7 @@ from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.file_names import (
     CHECKPOINTS_NAME,
+    EVICTED_NAME,
     LEDGER_NAME,
     MODEL_NAME,
     OPENED_NAME,
@@ -35,7 +36,7 @@ def check_nothing_foreign(path: Path) -> None:
     """
     if (path / LEDGER_NAME).exists() or checkpoints_in(path):
         return
-    found = [name for name in (MODEL_NAME, OPENED_NAME, REPORT_NAME) if (path / name).exists()]
+    found = [name for name in (MODEL_NAME, OPENED_NAME, EVICTED_NAME, REPORT_NAME) if (path / name).exists()]
     if (path / SETTINGS_NAME).exists() and not _is_written_by_a_run(path / SETTINGS_NAME):
         found.append(SETTINGS_NAME)
     if any(not inside.name.startswith(".") for inside in (path / CHECKPOINTS_NAME).glob("*")):

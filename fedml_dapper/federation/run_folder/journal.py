@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,6 +54,11 @@ class RunJournal:
         """Call before clients are asked to open the secure sum of the open round."""
         if self._files is not None:
             self._files.sum_opens(self._server.state.round + 1)
+
+    def evictions_change(self, evicted: Collection[int]) -> None:
+        """Call before other clients than so far are evicted."""
+        if self._files is not None:
+            self._files.evictions_change(evicted)
 
     def round_closed(self, record: RoundRecord) -> None:
         """Call when a round is aggregated and tested."""

@@ -10,6 +10,7 @@ from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.run_folder.file_names import (
     CHECKPOINTS_NAME,
+    EVICTED_NAME,
     LEDGER_NAME,
     MODEL_NAME,
     OPENED_NAME,
@@ -116,7 +117,7 @@ def _clear(path: Path) -> None:
             checkpoint.unlink()
         if checkpoints.is_dir() and not any(checkpoints.iterdir()):
             checkpoints.rmdir()
-        for name in (LEDGER_NAME, OPENED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
+        for name in (LEDGER_NAME, OPENED_NAME, EVICTED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
             (path / name).unlink(missing_ok=True)
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolder
-from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, OPENED_NAME
+from fedml_dapper.federation.run_folder.file_names import (
+    CHECKPOINTS_NAME,
+    EVICTED_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    OPENED_NAME,
+)
 from fedml_dapper.federation.run_folder.ledger import LedgerWriter, read_unfinished
 from fedml_dapper.federation.run_folder.model_file import origin_of, save_model
 from fedml_dapper.federation.run_folder.own_code import note_code
@@ -22,6 +30,7 @@ from fedml_dapper.files.locks import unlock_folder
 from fedml_dapper.pruning import Tensors
 
 LOGGER = logging.getLogger(__name__)
+_EVICTED = TypeAdapter(frozenset[int])
 
 
 class RunFiles(RunObserver):
@@ -44,6 +53,8 @@ class RunFiles(RunObserver):
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
         self._opened = run_dir / OPENED_NAME
         """File with the last round whose secure sum clients were asked to open; it is written before they are asked."""
+        self._evicted = run_dir / EVICTED_NAME
+        """File with the clients that an operator has evicted, once there was one; checkpoints may be older."""
         self._model = run_dir / MODEL_NAME
         self._origin = origin_of(experiment)
         self._unsaved: list[Checkpoint] = []
@@ -67,6 +78,8 @@ class RunFiles(RunObserver):
             LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
         else:
             self._server.restore(checkpoint)
+        if self._evicted.exists():
+            self._server.attendance.quarantine.evict_only(self._evicted_before())
         if rounds and self._has_secrets:
             self._server.keep_account(rounds[-1])
         kept = [] if checkpoint is None else rounds[: checkpoint.round]
@@ -83,6 +96,21 @@ class RunFiles(RunObserver):
                 f"{self._opened} is damaged, and says no more which round's sum was opened last; so that none is opened"
                 " twice, begin anew in another folder"
             ) from error
+
+    def _evicted_before(self) -> frozenset[int]:
+        """Return the clients that are evicted."""
+        try:
+            return _EVICTED.validate_json(self._evicted.read_bytes())
+        except ValidationError as error:
+            raise DataError(
+                f"{self._evicted} is damaged, and says no more which silos are evicted; delete it, and evict them once"
+                " more after the start"
+            ) from error
+
+    def evictions_change(self, evicted: Collection[int]) -> None:
+        """Call before other clients than so far are evicted, so that a later process knows of them."""
+        with written_whole(self._evicted) as file:
+            file.write_bytes(_EVICTED.dump_json(frozenset(evicted)))
 
     def sum_opens(self, round_: int) -> None:
         """Call before clients are asked to open a round's secure sum, so that a later process opens no other one."""
