@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DataArgs, did_you_mean
+from fedml_dapper.datasets.beside_pictures import pictures_below
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.picture_files import SUFFIXES, is_picture
@@ -59,7 +60,7 @@ class FoundDomain:
         files = self.parts.setdefault(part, {})
         self.places.setdefault(part, []).append(folder)
         for name in class_names(folder):
-            found = [file for file in sorted((folder / name).rglob("*")) if is_picture(file)]
+            found = pictures_below(folder / name)
             if not found:
                 raise DataError(
                     f"{folder / name}: a class folder without pictures; put some in, or remove it"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedml_dapper.datasets.beside_pictures import pictures_below
 from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
 from fedml_dapper.datasets.own_pictures import find_pictures
-from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.datasets.sources import PartName, class_names, find_splits, read_all
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import ConfigError, DataError
@@ -114,9 +114,4 @@ def _pack_domain(domain: str, places: Places, classes: list[str], file: Path, si
 
 def _labelled(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
     """The pictures in ``folder`` with their labels, ordered by class and file name."""
-    return [
-        (file, classes.index(name))
-        for name in class_names(folder)
-        for file in sorted((folder / name).rglob("*"))
-        if is_picture(file)
-    ]
+    return [(file, classes.index(name)) for name in class_names(folder) for file in pictures_below(folder / name)]

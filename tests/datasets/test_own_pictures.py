@@ -189,6 +189,19 @@ def test_packing_takes_the_pictures_that_training_would(tmp_path: Path) -> None:
         assert [counts(part, 2) for part in first.parts] == [counts(part, 2) for part in second.parts]
 
 
+@pytest.mark.parametrize("folder", [".thumbnails", "__MACOSX", "more/.thumbnails"])
+def test_copies_in_folders_that_are_no_data_are_no_pictures(tmp_path: Path, folder: str) -> None:
+    root = tmp_path / ".kept" / "zoo"  # a hidden place of the user's own is no reason to find nothing
+    _two(root)
+    fill(root / "sea" / "cod" / "more", 2)
+    before = load(root)
+    fill(root / "sea" / "cod" / folder)
+    pack(root.parent, "zoo", tmp_path / "packed", size=16)
+    for after in (load(root), load(tmp_path / "packed")):
+        for first, second in zip(before.domains, after.domains, strict=True):
+            assert [counts(part, 2) for part in first.parts] == [counts(part, 2) for part in second.parts]
+
+
 def test_normalisation_is_imagenets_or_measured_on_training_pictures_or_none(tmp_path: Path) -> None:
     for part, shade in (("train", 51), ("test", 255)):
         for name in ("cod", "eel"):
