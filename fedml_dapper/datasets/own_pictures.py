@@ -189,11 +189,38 @@ def _parts(folder: Path) -> list[tuple[PartName, Path]]:
     """The folders ``train/``, ``valid/`` (for training too), ``val/`` and ``test/`` of ``folder``, or all of it.
 
     Their names may have capitals.
+
+    Raises:
+        DataError: Other folders beside them hold pictures, which nobody would read.
     """
     names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
     there = {inside.name.lower(): inside for inside in sorted(folder.iterdir()) if inside.is_dir()}
     parts = [(part, there[name]) for name, part in names.items() if name in there]
+    if parts:
+        _check_beside(folder, [place for _, place in parts])
     return parts or [("all", folder)]
+
+
+def _check_beside(folder: Path, parts: Sequence[Path]) -> None:
+    others = [folder / name for name in class_names(folder) if folder / name not in parts]
+    unread = next(filter(pictures_below, others), None)
+    if unread is None:
+        return
+    meant = next(filter(_is_class, parts), None)
+    if meant and _is_class(unread):
+        raise DataError(
+            f"{meant}: holds pictures, as {unread.name}/ beside it, but `{meant.name}` is reserved for the folder of a"
+            " part of the pictures; rename the folder if it is a class"
+        )
+    raise DataError(
+        f"{unread}: is none of train/, valid/ (for training too), val/ (for validation) and test/, and beside"
+        f" {parts[0].name}/ nothing else is read; call it one of these, or move its pictures into them or elsewhere"
+    )
+
+
+def _is_class(folder: Path) -> bool:
+    """Whether ``folder`` holds pictures itself."""
+    return any(is_picture(file) for file in folder.iterdir())
 
 
 _NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluation")
@@ -203,7 +230,7 @@ _NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluat
 def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
     """The domains in ``folder``: its folders, or ``folder`` itself where these hold pictures and so are classes."""
     names = class_names(folder)
-    classes = [name for name in names if any(is_picture(file) for file in (folder / name).iterdir())]
+    classes = [name for name in names if _is_class(folder / name)]
     domains = [name for name in names if name not in classes and class_names(folder / name)]
     if classes and domains:
         raise DataError(

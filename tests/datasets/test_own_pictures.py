@@ -226,6 +226,17 @@ def test_parts_may_have_capitals(tmp_path: Path) -> None:
     assert (domain.name, len(domain.train), len(domain.test)) == ("sea", 12, 6)
 
 
+def test_folders_without_pictures_may_lie_beside_parts(tmp_path: Path) -> None:
+    _two(tmp_path / "zoo")
+    before = load(tmp_path / "zoo")
+    (tmp_path / "zoo" / "air" / "notes").mkdir()
+    (tmp_path / "zoo" / "air" / "notes" / "sources.txt").touch()
+    fill(tmp_path / "zoo" / "air" / ".thumbnails")
+    assert [len(domain.train) for domain in load(tmp_path / "zoo").domains] == [
+        len(domain.train) for domain in before.domains
+    ]
+
+
 def test_stratified_takes_one_of_two_and_none_of_one() -> None:
     train, test = stratified(torch.tensor([0, 1, 1, 2, 2, 2, 2, 2]), "abc", "d", 0.2)
     assert len(test) == 2
@@ -252,8 +263,17 @@ def _put(folder: str) -> Callable[[Path], None]:
     ("spoil", "message"),
     [
         (lambda root: (root / "sea" / "asp").mkdir(), "sea/asp: a class folder without pictures"),
-        (_rename("air/test", "air/tests"), "air has no test pictures; add test/"),
-        (_rename("air/train", "air/training"), "air has test/ but no train/"),
+        (_rename("air/test", "air/.test"), "air has no test pictures; add test/"),
+        (_rename("air/train", "air/.train"), "air has test/ but no train/"),
+        (_rename("air/train", "air/training"), "air/training: is none of train/, .* and beside test/ nothing else"),
+        (_put("air/validation/cod"), r"air/validation: is none of train/, .* val/ \(for validation\) .*; call it one"),
+        (_put("air/TRAIN/cod"), "air/(train|TRAIN): is none of train/, .* and beside (train|TRAIN)/ nothing else"),
+        (_put("train/cod"), "zoo/air: is none of train/, .* and beside train/ nothing else is read"),
+        (
+            _put("sea/train"),
+            "sea/train: .* as cod/ beside it, but `train` is reserved .*; rename the folder if it is a",
+        ),
+        (_put("sea/Test"), "sea/Test: .* as cod/ beside it, but `Test` is reserved"),
         (_rename("sea", "Testing"), "Testing: is that a domain, or a part of the pictures"),
         (_put("air/test/asp"), "class asp has no training pictures in any domain"),
         (_put("sea"), "sea/ holds pictures and air/ holds folders"),
