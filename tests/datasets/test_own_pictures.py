@@ -127,6 +127,8 @@ def test_pictures_of_any_mode_are_rgb(tmp_path: Path) -> None:
         "e.png": Image.fromarray(np.full((8, 8), 128 * 257, dtype=np.uint16)),
         "f.tif": Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)),
         "g.png": Image.new("1", (8, 8), 1),
+        "h.tif": Image.fromarray(np.full((8, 8), 128 * 257, dtype=np.int32)),
+        "i.tif": Image.fromarray(np.full((8, 8), 0.5, dtype=np.float32)),
     }
     (tmp_path / "cod").mkdir()
     for name, picture in pictures.items():
@@ -135,7 +137,30 @@ def test_pictures_of_any_mode_are_rgb(tmp_path: Path) -> None:
     domain = load(tmp_path, image_size=8, test_share=0.01).domains[0]
     both = images(domain.merged())
     means = sorted(round(float(image.float().mean())) for image in both.images[both.labels == 0])
-    assert means == pytest.approx([127, 128, 128, 128, 128, 255, 255], abs=2)
+    assert means == pytest.approx([0, 127, 128, 128, 128, 128, 128, 255, 255], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            np.array([[0, 65536]], dtype=np.int32),
+            "its values go from 0 to 65536, and whole numbers have to be of 16 bits",
+        ),
+        (np.array([[-1, 9]], dtype=np.int32), "its values go from -1 to 9, and"),
+        (np.array([[0.5, np.nan]], dtype=np.float32), r"it has values that are not finite"),
+        (np.array([[0.5, np.inf]], dtype=np.float32), r"it has values that are not finite"),
+        (np.array([[-np.inf, np.inf]], dtype=np.float32), r"it has values that are not finite"),
+    ],
+)
+def test_values_that_have_no_place_between_black_and_white_are_no_picture(
+    tmp_path: Path, values: np.ndarray, message: str
+) -> None:
+    for name in ("cod", "eel"):
+        fill(tmp_path / name)
+    Image.fromarray(values).save(tmp_path / "cod" / "odd.tif")
+    with pytest.raises(DataError, match=rf"odd.tif: not a readable picture \({message}"):
+        load(tmp_path)
 
 
 def test_a_damaged_picture_is_named_or_counted(tmp_path: Path) -> None:
