@@ -51,14 +51,11 @@ class FoundDomain:
     name: str
     folder: Path
     parts: dict[PartName, dict[str, list[Path]]] = field(default_factory=dict)
-    places: dict[PartName, list[Path]] = field(default_factory=dict)
-    """Folders of class folders by part: ``valid/`` is one of the training part's, beside ``train/``."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, part: PartName, folder: Path) -> None:
         """Add the class folders in ``folder`` to ``part``."""
         files = self.parts.setdefault(part, {})
-        self.places.setdefault(part, []).append(folder)
         for name in class_names(folder):
             found = pictures_below(folder / name)
             if not found:
@@ -174,7 +171,6 @@ def find_pictures(root: Path) -> list[FoundDomain]:
 def _check_parts(root: Path, domain: FoundDomain) -> None:
     if "validation" in domain.parts and "test" not in domain.parts:
         domain.parts["test"] = domain.parts.pop("validation")
-        domain.places["test"] = domain.places.pop("validation")
         domain.notes.append(f"domain {domain.name} is tested on val/, having no test/")
     if "all" not in domain.parts and not domain.parts.get("test"):
         raise DataError(f"{root}: domain {domain.name} has no test pictures; add test/ beside its train/")

@@ -182,12 +182,12 @@ def test_a_damaged_picture_is_named_or_counted(tmp_path: Path) -> None:
 )
 def test_what_was_packed_runs_as_it_is(tmp_path: Path, layout: str) -> None:
     domains = {"sea": ("cod", "eel"), "air": ("bat", "cod")} if "{domain}" in layout else {"": ("cod", "eel")}
-    parts = ("train", "val", "test") if "{part}" in layout else ("",)
+    parts = ("train", "valid", "val", "test") if "{part}" in layout else ("",)
     for domain, names in domains.items():
-        for part in parts:
+        for turn, part in enumerate(parts):
             for number, name in enumerate(names):
                 place = layout.format(domain=domain, part=part, name=name)
-                fill(tmp_path / "zoo" / place, 6, start=10 * number + len(part))
+                fill(tmp_path / "zoo" / place, 6, start=10 * number + 20 * turn)
     pack(tmp_path, "zoo", tmp_path / "packed", size=16)
     known = {name for names in domains.values() for name in names}
     stated = tuple(sorted(known, reverse=True)) if "{part}" in layout else None
@@ -195,7 +195,7 @@ def test_what_was_packed_runs_as_it_is(tmp_path: Path, layout: str) -> None:
     assert packed.classes == plain.classes == (stated or tuple(sorted(known)))
     for first, second in zip(plain.domains, packed.domains, strict=True):
         assert first.name == second.name
-        assert len(first.parts) == len(second.parts) == max(len(parts), 2)
+        assert len(first.parts) == len(second.parts) == (3 if "{part}" in layout else 2)
         for ours, theirs in zip(first.parts, second.parts, strict=True):
             assert torch.equal(images(ours).images, images(theirs).images)
             assert torch.equal(images(ours).labels, images(theirs).labels)

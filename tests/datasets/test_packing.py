@@ -42,11 +42,11 @@ def test_packed_files_give_what_the_folders_give(tmp_path: Path) -> None:
 
 def test_a_single_data_set_is_one_file(tmp_path: Path) -> None:
     for seed, part in enumerate(("train", "valid", "test")):
-        _write(tmp_path / "zoo" / part, seed)
+        _write(tmp_path / "cinic10" / part, seed)
     out = tmp_path / "out"
-    [file] = pack(tmp_path, "zoo", out, size=8)
-    assert file == out / "zoo.npz"
-    packed, plain = read_packed(file, CLASSES, 8), read_folder(tmp_path / "zoo", CLASSES, 8)
+    [file] = pack(tmp_path, "cinic10", out, size=8)
+    assert file == out / "cinic10.npz"
+    packed, plain = read_packed(file, CLASSES, 8), read_folder(tmp_path / "cinic10", CLASSES, 8)
     pairs = zip(packed[:2], plain[:2], strict=True)
     for first, second in pairs:
         assert torch.equal(first.images, second.images)
