@@ -289,9 +289,9 @@ def npz_that_declares(shape: str) -> bytes:
     return zipped({"classes.npy": npy(CLASSES), "x.npy": array, "y.npy": array})
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(stream, "w", compression) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
     return stream.getvalue()
@@ -323,7 +323,9 @@ PACKED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a shape below 0": (lambda: npz_that_declares("(-4, 8, 8, 3)"), "bad.npz"),
     "a header that is code": (lambda: npz_that_declares("__import__('os')"), "bad.npz"),
     "300 MB of nothing": (
-        lambda: zipped({"classes.npy": npy(CLASSES), "x.npy": bytes(300 << 20), "y.npy": npy(LABELS)}),
+        lambda: zipped(
+            {"classes.npy": npy(CLASSES), "x.npy": bytes(300 << 20), "y.npy": npy(LABELS)}, zipfile.ZIP_BZIP2
+        ),
         "unfold into 300 MiB",
     ),
     "pickled objects": (lambda: saved(x=np.array([{}], object), y=LABELS, classes=CLASSES), "Object arrays"),

@@ -1,4 +1,4 @@
-"""Folders that lie beside pictures and are no data: what programs leave there, and results of our own."""
+"""Which pictures are data, and which folders beside them are not: what programs leave, and results of our own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ _WITH_FIGURES = frozenset({"bench.json", "journal.log"})
 def is_no_data(folder: Path) -> bool:
     """Whether ``folder`` is hidden, left by a program, or holds results and no pictures, as ``output_dir`` does."""
     return folder.name.startswith((".", *_LEFT_BY_PROGRAMS)) or _holds_results(folder)
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Return all pictures in ``folder``, sorted, but for those in folders below it that are no data."""
+    found = list[Path]()
+    for place, below, files in os.walk(folder):
+        below[:] = [name for name in below if not is_no_data(Path(place, name))]
+        found.extend(file for name in files if is_picture(file := Path(place, name)))
+    return sorted(found)
 
 
 def _holds_results(folder: Path) -> bool:

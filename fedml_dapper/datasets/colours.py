@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
@@ -10,7 +12,11 @@ from PIL import Image, ImageOps
 def to_rgb(picture: Image.Image) -> Image.Image:
     """Return ``picture`` in RGB, rotated as its EXIF data say.
 
-    Transparent areas become white. 16-bit values are scaled to 8 bits, and floats from their own range.
+    Transparent areas become white. Whole numbers of 16 and of 32 bits are taken as 16 bits, 0 to 65535, and scaled to
+    8 bits; floats are scaled from their own range.
+
+    Raises:
+        ValueError: A whole number is not of 16 bits, or a float is not finite.
     """
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I") or upright.mode == "F":
@@ -22,7 +28,13 @@ def to_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(values: NDArray[np.float64], by_range: bool) -> NDArray[np.uint8]:
-    low, high = (float(values.min()), float(values.max())) if by_range else (0.0, 65535.0)
-    scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
+    least = float(values.min())
+    most = float(values.max())
+    if not isfinite(most - least):
+        raise ValueError("it has values that are not finite")
+    low, high = (least, most) if by_range else (0.0, 65535.0)
+    if least < low or most > high:
+        raise ValueError(f"its values go from {least:.0f} to {most:.0f}, and whole numbers have to be of 16 bits")
+    scaled = (values - low) / max(high - low, 1e-12)
     eight: NDArray[np.uint8] = np.rint(scaled * 255).astype(np.uint8)
     return eight

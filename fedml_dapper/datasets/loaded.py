@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
 from fedml_dapper.datasets.class_numbers import check_count
@@ -283,7 +283,7 @@ def _on(device: torch.device | str, batch: Batch) -> Batch:
 def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
     """The sizes of the batches; the loader is run only where nothing else tells them."""
     loader = data.loader
-    if not isinstance(loader, DataLoader) or loader.batch_size is None:
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return [len(batch.targets) for batch in _undisturbed(data)]
     count, size = len(loader.sampler), loader.batch_size  # type: ignore[arg-type]  # those with an end have a length
     rest = 0 if loader.drop_last else count % size

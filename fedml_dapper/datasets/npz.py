@@ -19,6 +19,8 @@ from fedml_dapper.files.xz import most_unpacked
 
 Array = NDArray[Any]
 _SUFFIX = ".npy"
+_DEFLATES_MOST = 1032
+"""How many times smaller deflate, by which numpy packs, makes its input at the very most."""
 
 
 def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Array]:
@@ -40,7 +42,8 @@ def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Arr
 
 
 def _check_inflation(unpacked: int, packed: int) -> None:
-    if unpacked > most_unpacked(packed):  # real pictures shrink to a half, so much more is an attack
+    # drawings may shrink as far as deflate can; more is an attack, by another packing or one content under many names
+    if unpacked > most_unpacked(packed, _DEFLATES_MOST):
         raise ValueError(f"{packed >> 10} KiB that unfold into {unpacked >> 20} MiB")
 
 

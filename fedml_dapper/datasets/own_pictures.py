@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DataArgs, did_you_mean
+from fedml_dapper.datasets.beside_pictures import pictures_below
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.picture_files import SUFFIXES, is_picture
@@ -50,16 +51,13 @@ class FoundDomain:
     name: str
     folder: Path
     parts: dict[PartName, dict[str, list[Path]]] = field(default_factory=dict)
-    places: dict[PartName, list[Path]] = field(default_factory=dict)
-    """Folders of class folders by part: ``valid/`` is one of the training part's, beside ``train/``."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, part: PartName, folder: Path) -> None:
         """Add the class folders in ``folder`` to ``part``."""
         files = self.parts.setdefault(part, {})
-        self.places.setdefault(part, []).append(folder)
         for name in class_names(folder):
-            found = [file for file in sorted((folder / name).rglob("*")) if is_picture(file)]
+            found = pictures_below(folder / name)
             if not found:
                 raise DataError(
                     f"{folder / name}: a class folder without pictures; put some in, or remove it"
@@ -173,7 +171,6 @@ def find_pictures(root: Path) -> list[FoundDomain]:
 def _check_parts(root: Path, domain: FoundDomain) -> None:
     if "validation" in domain.parts and "test" not in domain.parts:
         domain.parts["test"] = domain.parts.pop("validation")
-        domain.places["test"] = domain.places.pop("validation")
         domain.notes.append(f"domain {domain.name} is tested on val/, having no test/")
     if "all" not in domain.parts and not domain.parts.get("test"):
         raise DataError(f"{root}: domain {domain.name} has no test pictures; add test/ beside its train/")
@@ -188,11 +185,38 @@ def _parts(folder: Path) -> list[tuple[PartName, Path]]:
     """The folders ``train/``, ``valid/`` (for training too), ``val/`` and ``test/`` of ``folder``, or all of it.
 
     Their names may have capitals.
+
+    Raises:
+        DataError: Other folders beside them hold pictures, which nobody would read.
     """
     names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
     there = {inside.name.lower(): inside for inside in sorted(folder.iterdir()) if inside.is_dir()}
     parts = [(part, there[name]) for name, part in names.items() if name in there]
+    if parts:
+        _check_beside(folder, [place for _, place in parts])
     return parts or [("all", folder)]
+
+
+def _check_beside(folder: Path, parts: Sequence[Path]) -> None:
+    others = [folder / name for name in class_names(folder) if folder / name not in parts]
+    unread = next(filter(pictures_below, others), None)
+    if unread is None:
+        return
+    meant = next(filter(_is_class, parts), None)
+    if meant and _is_class(unread):
+        raise DataError(
+            f"{meant}: holds pictures, as {unread.name}/ beside it, but `{meant.name}` is reserved for the folder of a"
+            " part of the pictures; rename the folder if it is a class"
+        )
+    raise DataError(
+        f"{unread}: is none of train/, valid/ (for training too), val/ (for validation) and test/, and beside"
+        f" {parts[0].name}/ nothing else is read; call it one of these, or move its pictures into them or elsewhere"
+    )
+
+
+def _is_class(folder: Path) -> bool:
+    """Whether ``folder`` holds pictures itself."""
+    return any(is_picture(file) for file in folder.iterdir())
 
 
 _NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluation")
@@ -202,7 +226,7 @@ _NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluat
 def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
     """The domains in ``folder``: its folders, or ``folder`` itself where these hold pictures and so are classes."""
     names = class_names(folder)
-    classes = [name for name in names if any(is_picture(file) for file in (folder / name).iterdir())]
+    classes = [name for name in names if _is_class(folder / name)]
     domains = [name for name in names if name not in classes and class_names(folder / name)]
     if classes and domains:
         raise DataError(

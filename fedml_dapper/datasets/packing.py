@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedml_dapper.datasets.image_set import concatenate
+from fedml_dapper.datasets.beside_pictures import pictures_below
 from fedml_dapper.datasets.npz import Array
 from fedml_dapper.datasets.own_pictures import find_pictures
-from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.datasets.sources import PartName, class_names, find_splits, read_all
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.files.atomic import written_whole
 
-Places = dict[PartName, list[Path]]
-"""Folders of class folders by part of a domain."""
+ByClass = dict[str, list[Path]]
+"""Picture files by class."""
+Parts = dict[PartName, list[ByClass]]
+"""The pictures of a domain's parts, as training reads them: one mapping after another, and each by class."""
 _SUFFIXES: dict[PartName, str] = {"all": "", "train": "_train", "test": "_test", "validation": "_val"}
 """Ends of the names of a part's arrays."""
 
@@ -48,8 +49,8 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"no folder {folder.absolute()}; see data/README.md for the layout")
     domains = _published(folder, suite) if suite in PUBLISHED else _own(folder)
-    folders = (place for places in domains.values() for part in places.values() for place in part)
-    classes = sorted({name for place in folders for name in class_names(place)})
+    pictures = (by_class for parts in domains.values() for part in parts.values() for by_class in part)
+    classes = sorted({name for by_class in pictures for name in by_class})
     files = {name: _file(out, suite, name) for name in domains}
     if suite not in PUBLISHED:
         _check_none_left(out, suite, list(files.values()))
@@ -57,7 +58,7 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ConfigError(f"{out.absolute()} is a file; name a folder for the packed files") from error
-    return [_pack_domain(name, places, classes, files[name], size) for name, places in domains.items()]
+    return [_pack_domain(name, parts, classes, files[name], size) for name, parts in domains.items()]
 
 
 def _file(out: Path, suite: str, domain: str) -> Path:
@@ -78,33 +79,43 @@ def _check_none_left(out: Path, suite: str, files: Sequence[Path]) -> None:
             )
 
 
-def _own(folder: Path) -> dict[str, Places]:
-    """The domains of a user's own pictures."""
-    return {domain.name: domain.places for domain in find_pictures(folder)}
+def _own(folder: Path) -> dict[str, Parts]:
+    """The domains of a user's own pictures, of which a class in ``train/`` and ``valid/`` is read as one."""
+    return {
+        domain.name: {part: [by_class] for part, by_class in domain.parts.items()} for domain in find_pictures(folder)
+    }
 
 
-def _published(folder: Path, suite: str) -> dict[str, Places]:
-    """The domains of a published suite, whose classes may have folders of pictures within them, as domains have."""
+def _published(folder: Path, suite: str) -> dict[str, Parts]:
+    """The domains of a published suite, whose classes may have folders of pictures within them, as domains have.
+
+    ``train/`` and ``valid/`` are read one after the other.
+    """
     names = class_names(folder)
     if not names:
         raise DataError(f"no domain folders in {folder.absolute()}; see data/README.md for the layout")
     return {suite: _parts(folder)} if "train" in names else {name: _parts(folder / name) for name in names}
 
 
-def _parts(folder: Path) -> Places:
+def _parts(folder: Path) -> Parts:
     train, test = find_splits(folder)
+    training = [_by_class(place) for place in train]
     if test is None:
-        return {"all": train}
-    places: Places = {"train": train, "test": [test]}
+        return {"all": training}
+    parts: Parts = {"train": training, "test": [_by_class(test)]}
     if test.name == "test" and (folder / "val").is_dir():
-        places["validation"] = [folder / "val"]
-    return places
+        parts["validation"] = [_by_class(folder / "val")]
+    return parts
 
 
-def _pack_domain(domain: str, places: Places, classes: list[str], file: Path, size: int) -> Path:
+def _by_class(folder: Path) -> ByClass:
+    return {name: pictures_below(folder / name) for name in class_names(folder)}
+
+
+def _pack_domain(domain: str, parts: Parts, classes: list[str], file: Path, size: int) -> Path:
     arrays: dict[str, Array] = {}
-    for part, folders in places.items():
-        samples = concatenate([read_all(_labelled(folder, classes), size) for folder in folders])
+    for part, pictures in parts.items():
+        samples = read_all([labelled for by_class in pictures for labelled in _labelled(by_class, classes)], size)
         arrays[f"x{_SUFFIXES[part]}"] = samples.images.permute(0, 2, 3, 1).numpy()
         arrays[f"y{_SUFFIXES[part]}"] = samples.labels.numpy()
     with written_whole(file) as scratch:
@@ -112,11 +123,6 @@ def _pack_domain(domain: str, places: Places, classes: list[str], file: Path, si
     return file
 
 
-def _labelled(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """The pictures in ``folder`` with their labels, ordered by class and file name."""
-    return [
-        (file, classes.index(name))
-        for name in class_names(folder)
-        for file in sorted((folder / name).rglob("*"))
-        if is_picture(file)
-    ]
+def _labelled(by_class: ByClass, classes: list[str]) -> list[tuple[Path, int]]:
+    """The pictures with their labels, ordered by class."""
+    return [(file, classes.index(name)) for name, files in sorted(by_class.items()) for file in files]

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedml_dapper.config import check_letters
-from fedml_dapper.datasets.beside_pictures import is_no_data
+from fedml_dapper.datasets.beside_pictures import is_no_data, pictures_below
 from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array, read_arrays
@@ -285,7 +285,7 @@ def read_pictures(folder: Path, classes: Sequence[str], size: int) -> ImageSet:
     labelled = [
         (file, label)
         for label, name in enumerate(names)
-        for file in sorted((folder / name).rglob("*"))
+        for file in pictures_below(folder / name)
         if file.suffix.lower() in PICTURE_SUFFIXES
     ]
     if not labelled:

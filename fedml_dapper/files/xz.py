@@ -10,7 +10,7 @@ from fedml_dapper.errors import DataError
 BIG_BYTES = 1 << 28
 """Content up to this size is always unpacked."""
 MAX_INFLATION = 100
-"""How many times larger than its file content above ``BIG_BYTES`` may be; more would be a decompression bomb."""
+"""How many times larger than its ``.xz`` content above ``BIG_BYTES`` may be; more would be a decompression bomb."""
 
 
 def find(path: Path) -> Path | None:
@@ -35,9 +35,9 @@ def content(path: Path) -> bytes:
         raise DataError(f"{found}: cannot be unpacked ({error}); get it anew, e.g. from git") from error
 
 
-def most_unpacked(packed: int) -> int:
-    """Return the most bytes that a file of ``packed`` bytes may hold."""
-    return max(BIG_BYTES, MAX_INFLATION * packed)
+def most_unpacked(packed: int, inflation: int = MAX_INFLATION) -> int:
+    """Return the most bytes that a file of ``packed`` bytes may hold: ``BIG_BYTES``, or ``inflation`` times its own."""
+    return max(BIG_BYTES, inflation * packed)
 
 
 def _unpacked(packed: bytes) -> bytes:

@@ -31,6 +31,16 @@ def eight(train: dict[int, Any], **changed: Any) -> tuple[Any, ...]:
     return tuple((parts | changed).values())
 
 
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Nine samples, one after another."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(*samples(9).tensors, strict=True)
+
+    def __len__(self) -> int:
+        return 9
+
+
 @pytest.mark.parametrize(
     ("given", "sizes"),
     [
@@ -42,6 +52,8 @@ def eight(train: dict[int, Any], **changed: Any) -> tuple[Any, ...]:
         (list(loader(9)), [4, 4]),
         (loader(9, 4, sampler=torch.utils.data.SubsetRandomSampler(range(6))), [4, 2]),
         (DataLoader(samples(9), batch_sampler=[[0, 1, 2], [3, 4], [5]]), [3, 2]),
+        (DataLoader(Stream(), 6), [6, 3]),
+        (DataLoader(Stream(), 4, drop_last=True), [4, 4]),
     ],
 )
 def test_batches_are_the_loader_s(given: Any, sizes: list[int]) -> None:

@@ -127,6 +127,8 @@ def test_pictures_of_any_mode_are_rgb(tmp_path: Path) -> None:
         "e.png": Image.fromarray(np.full((8, 8), 128 * 257, dtype=np.uint16)),
         "f.tif": Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)),
         "g.png": Image.new("1", (8, 8), 1),
+        "h.tif": Image.fromarray(np.full((8, 8), 128 * 257, dtype=np.int32)),
+        "i.tif": Image.fromarray(np.full((8, 8), 0.5, dtype=np.float32)),
     }
     (tmp_path / "cod").mkdir()
     for name, picture in pictures.items():
@@ -135,7 +137,30 @@ def test_pictures_of_any_mode_are_rgb(tmp_path: Path) -> None:
     domain = load(tmp_path, image_size=8, test_share=0.01).domains[0]
     both = images(domain.merged())
     means = sorted(round(float(image.float().mean())) for image in both.images[both.labels == 0])
-    assert means == pytest.approx([127, 128, 128, 128, 128, 255, 255], abs=2)
+    assert means == pytest.approx([0, 127, 128, 128, 128, 128, 128, 255, 255], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            np.array([[0, 65536]], dtype=np.int32),
+            "its values go from 0 to 65536, and whole numbers have to be of 16 bits",
+        ),
+        (np.array([[-1, 9]], dtype=np.int32), "its values go from -1 to 9, and"),
+        (np.array([[0.5, np.nan]], dtype=np.float32), r"it has values that are not finite"),
+        (np.array([[0.5, np.inf]], dtype=np.float32), r"it has values that are not finite"),
+        (np.array([[-np.inf, np.inf]], dtype=np.float32), r"it has values that are not finite"),
+    ],
+)
+def test_values_that_have_no_place_between_black_and_white_are_no_picture(
+    tmp_path: Path, values: np.ndarray, message: str
+) -> None:
+    for name in ("cod", "eel"):
+        fill(tmp_path / name)
+    Image.fromarray(values).save(tmp_path / "cod" / "odd.tif")
+    with pytest.raises(DataError, match=rf"odd.tif: not a readable picture \({message}"):
+        load(tmp_path)
 
 
 def test_a_damaged_picture_is_named_or_counted(tmp_path: Path) -> None:
@@ -157,12 +182,12 @@ def test_a_damaged_picture_is_named_or_counted(tmp_path: Path) -> None:
 )
 def test_what_was_packed_runs_as_it_is(tmp_path: Path, layout: str) -> None:
     domains = {"sea": ("cod", "eel"), "air": ("bat", "cod")} if "{domain}" in layout else {"": ("cod", "eel")}
-    parts = ("train", "val", "test") if "{part}" in layout else ("",)
+    parts = ("train", "valid", "val", "test") if "{part}" in layout else ("",)
     for domain, names in domains.items():
-        for part in parts:
+        for turn, part in enumerate(parts):
             for number, name in enumerate(names):
                 place = layout.format(domain=domain, part=part, name=name)
-                fill(tmp_path / "zoo" / place, 6, start=10 * number + len(part))
+                fill(tmp_path / "zoo" / place, 6, start=10 * number + 20 * turn)
     pack(tmp_path, "zoo", tmp_path / "packed", size=16)
     known = {name for names in domains.values() for name in names}
     stated = tuple(sorted(known, reverse=True)) if "{part}" in layout else None
@@ -170,7 +195,7 @@ def test_what_was_packed_runs_as_it_is(tmp_path: Path, layout: str) -> None:
     assert packed.classes == plain.classes == (stated or tuple(sorted(known)))
     for first, second in zip(plain.domains, packed.domains, strict=True):
         assert first.name == second.name
-        assert len(first.parts) == len(second.parts) == max(len(parts), 2)
+        assert len(first.parts) == len(second.parts) == (3 if "{part}" in layout else 2)
         for ours, theirs in zip(first.parts, second.parts, strict=True):
             assert torch.equal(images(ours).images, images(theirs).images)
             assert torch.equal(images(ours).labels, images(theirs).labels)
@@ -187,6 +212,19 @@ def test_packing_takes_the_pictures_that_training_would(tmp_path: Path) -> None:
     plain, packed = (load(tmp_path / place, image_size=16) for place in ("zoo", "packed"))
     for first, second in zip(plain.domains, packed.domains, strict=True):
         assert [counts(part, 2) for part in first.parts] == [counts(part, 2) for part in second.parts]
+
+
+@pytest.mark.parametrize("folder", [".thumbnails", "__MACOSX", "more/.thumbnails"])
+def test_copies_in_folders_that_are_no_data_are_no_pictures(tmp_path: Path, folder: str) -> None:
+    root = tmp_path / ".kept" / "zoo"  # a hidden place of the user's own is no reason to find nothing
+    _two(root)
+    fill(root / "sea" / "cod" / "more", 2)
+    before = load(root)
+    fill(root / "sea" / "cod" / folder)
+    pack(root.parent, "zoo", tmp_path / "packed", size=16)
+    for after in (load(root), load(tmp_path / "packed")):
+        for first, second in zip(before.domains, after.domains, strict=True):
+            assert [counts(part, 2) for part in first.parts] == [counts(part, 2) for part in second.parts]
 
 
 def test_normalisation_is_imagenets_or_measured_on_training_pictures_or_none(tmp_path: Path) -> None:
@@ -211,6 +249,17 @@ def test_parts_may_have_capitals(tmp_path: Path) -> None:
         fill(tmp_path / "sea" / "Test" / name, 3)
     [domain] = load(tmp_path / "sea").domains
     assert (domain.name, len(domain.train), len(domain.test)) == ("sea", 12, 6)
+
+
+def test_folders_without_pictures_may_lie_beside_parts(tmp_path: Path) -> None:
+    _two(tmp_path / "zoo")
+    before = load(tmp_path / "zoo")
+    (tmp_path / "zoo" / "air" / "notes").mkdir()
+    (tmp_path / "zoo" / "air" / "notes" / "sources.txt").touch()
+    fill(tmp_path / "zoo" / "air" / ".thumbnails")
+    assert [len(domain.train) for domain in load(tmp_path / "zoo").domains] == [
+        len(domain.train) for domain in before.domains
+    ]
 
 
 def test_stratified_takes_one_of_two_and_none_of_one() -> None:
@@ -239,8 +288,17 @@ def _put(folder: str) -> Callable[[Path], None]:
     ("spoil", "message"),
     [
         (lambda root: (root / "sea" / "asp").mkdir(), "sea/asp: a class folder without pictures"),
-        (_rename("air/test", "air/tests"), "air has no test pictures; add test/"),
-        (_rename("air/train", "air/training"), "air has test/ but no train/"),
+        (_rename("air/test", "air/.test"), "air has no test pictures; add test/"),
+        (_rename("air/train", "air/.train"), "air has test/ but no train/"),
+        (_rename("air/train", "air/training"), "air/training: is none of train/, .* and beside test/ nothing else"),
+        (_put("air/validation/cod"), r"air/validation: is none of train/, .* val/ \(for validation\) .*; call it one"),
+        (_put("air/TRAIN/cod"), "air/(train|TRAIN): is none of train/, .* and beside (train|TRAIN)/ nothing else"),
+        (_put("train/cod"), "zoo/air: is none of train/, .* and beside train/ nothing else is read"),
+        (
+            _put("sea/train"),
+            "sea/train: .* as cod/ beside it, but `train` is reserved .*; rename the folder if it is a",
+        ),
+        (_put("sea/Test"), "sea/Test: .* as cod/ beside it, but `Test` is reserved"),
         (_rename("sea", "Testing"), "Testing: is that a domain, or a part of the pictures"),
         (_put("air/test/asp"), "class asp has no training pictures in any domain"),
         (_put("sea"), "sea/ holds pictures and air/ holds folders"),

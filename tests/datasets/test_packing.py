@@ -8,6 +8,7 @@ from PIL import Image
 from fedml_dapper.datasets import pack
 from fedml_dapper.datasets.sources import read_folder, read_packed
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.files import xz
 
 CLASSES = ("cat", "dog")
 
@@ -41,15 +42,28 @@ def test_packed_files_give_what_the_folders_give(tmp_path: Path) -> None:
 
 def test_a_single_data_set_is_one_file(tmp_path: Path) -> None:
     for seed, part in enumerate(("train", "valid", "test")):
-        _write(tmp_path / "zoo" / part, seed)
+        _write(tmp_path / "cinic10" / part, seed)
     out = tmp_path / "out"
-    [file] = pack(tmp_path, "zoo", out, size=8)
-    assert file == out / "zoo.npz"
-    packed, plain = read_packed(file, CLASSES, 8), read_folder(tmp_path / "zoo", CLASSES, 8)
+    [file] = pack(tmp_path, "cinic10", out, size=8)
+    assert file == out / "cinic10.npz"
+    packed, plain = read_packed(file, CLASSES, 8), read_folder(tmp_path / "cinic10", CLASSES, 8)
     pairs = zip(packed[:2], plain[:2], strict=True)
     for first, second in pairs:
         assert torch.equal(first.images, second.images)
         assert torch.equal(first.labels, second.labels)
+
+
+def test_packed_drawings_are_read_however_well_they_shrink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xz, "BIG_BYTES", 0)  # as if they took more than that
+    for name in CLASSES:
+        (tmp_path / "zoo" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (8, 8), "white").save(tmp_path / "zoo" / name / f"{number}.png")
+    [file] = pack(tmp_path, "zoo", tmp_path / "out", size=128)
+    shrunk = 40 * 128 * 128 * 3 / file.stat().st_size
+    assert shrunk > 2 * xz.MAX_INFLATION
+    packed = read_packed(file, CLASSES, 128)
+    assert len(packed.train) + len(packed.test) == 40
 
 
 def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

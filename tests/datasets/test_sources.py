@@ -155,7 +155,10 @@ def test_other_files_are_passed_over_and_class_names_may_vary_in_spelling(tmp_pa
     _write_pictures(folder, 10)
     (folder / "cat").rename(folder / "C_at")
     (folder / "dog" / "Thumbs.db").write_bytes(b"x")
-    (folder / ".cache").mkdir()
+    (folder / "dog" / "._00.png").write_bytes(b"what a desktop notes of 00.png")
+    for hidden in (folder / ".cache", folder / "owl" / ".thumbnails", folder / "owl" / "__MACOSX"):
+        hidden.mkdir()
+        Image.new("RGB", (8, 8)).save(hidden / "00.png")
     splits = read(PictureFolder("zoo", "photos"), tmp_path)
     assert len(splits.train) + len(splits.test) == 3
 

@@ -20,6 +20,7 @@ def test_all_pictures_below_the_folder_are_read(tmp_path: Path) -> None:
     paint(tmp_path / "b.png", "white")
     paint(tmp_path / "deep" / "er" / "a.JPG", "black", (7, 50))
     paint(tmp_path / ".hidden.png", "red")
+    paint(tmp_path / "deep" / ".thumbnails" / "a.JPG", "red")
     (tmp_path / "notes.txt").write_text("no picture")
     preprocessing = Preprocessing(input_size=16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     data = unlabelled_pictures(tmp_path, preprocessing, batch_size=4, seed=1)
