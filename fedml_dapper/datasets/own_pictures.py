@@ -187,14 +187,16 @@ def _parts(folder: Path) -> list[tuple[PartName, Path]]:
     Their names may have capitals.
 
     Raises:
-        DataError: Other folders beside them hold pictures, which nobody would read.
+        DataError: Other folders beside them hold pictures, which nobody would read, or are called like parts.
     """
     names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
     there = {inside.name.lower(): inside for inside in sorted(folder.iterdir()) if inside.is_dir()}
     parts = [(part, there[name]) for name, part in names.items() if name in there]
     if parts:
         _check_beside(folder, [place for _, place in parts])
-    return parts or [("all", folder)]
+        return parts
+    _check_no_part(folder, [name for name in class_names(folder) if not _is_class(folder / name)], "class")
+    return [("all", folder)]
 
 
 def _check_beside(folder: Path, parts: Sequence[Path]) -> None:
@@ -219,8 +221,16 @@ def _is_class(folder: Path) -> bool:
     return any(is_picture(file) for file in folder.iterdir())
 
 
-_NO_DOMAINS = ("training", "testing", "validation", "validate", "eval", "evaluation")
-"""Names of folders that are parts of the pictures, called otherwise than they have to be."""
+_PARTS_BY_OTHER_NAMES = ("training", "testing", "validation", "validate", "eval", "evaluation")
+
+
+def _check_no_part(folder: Path, names: Sequence[str], taken_for: str) -> None:
+    """Raise :class:`DataError` where one of the folders that are ``taken_for`` others is called like a part."""
+    if parts := [name for name in names if name.lower() in _PARTS_BY_OTHER_NAMES]:
+        raise DataError(
+            f"{folder / parts[0]}: is that a {taken_for}, or a part of the pictures? Parts are called train, val and"
+            f" test; call it one of these, or give the {taken_for} another name"
+        )
 
 
 def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
@@ -240,11 +250,7 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
             f"{folder}: no pictures in <domain>/<class>/ or <class>/ folders; supported are"
             f" {', '.join(sorted(SUFFIXES))} and .npz files from `fedml-dapper data pack`"
         )
-    if parts := [name for name in domains if name.lower() in _NO_DOMAINS]:
-        raise DataError(
-            f"{folder / parts[0]}: is that a domain, or a part of the pictures? Parts are called train, val and test;"
-            " call it one of these, or give the domain another name"
-        )
+    _check_no_part(folder, domains, "domain")
     empty = [name for name in names if name not in domains]
     if empty:
         raise DataError(f"{folder / empty[0]}: an empty folder; put class folders with pictures in, or remove it")

@@ -300,6 +300,7 @@ def _put(folder: str) -> Callable[[Path], None]:
         ),
         (_put("sea/Test"), "sea/Test: .* as cod/ beside it, but `Test` is reserved"),
         (_rename("sea", "Testing"), "Testing: is that a domain, or a part of the pictures"),
+        (_put("sea/training/cod"), "sea/training: is that a class, or a part of the pictures"),
         (_put("air/test/asp"), "class asp has no training pictures in any domain"),
         (_put("sea"), "sea/ holds pictures and air/ holds folders"),
         (lambda root: (root / "bog").mkdir(), "bog: an empty folder"),
