@@ -195,7 +195,7 @@ def _parts(folder: Path) -> list[tuple[PartName, Path]]:
     if parts:
         _check_beside(folder, [place for _, place in parts])
         return parts
-    _check_no_part(folder, [name for name in class_names(folder) if not _is_class(folder / name)], "class")
+    _check_no_part(folder, [name for name in class_names(folder) if not _is_class(folder / name)])
     return [("all", folder)]
 
 
@@ -224,12 +224,12 @@ def _is_class(folder: Path) -> bool:
 _PARTS_BY_OTHER_NAMES = ("training", "testing", "validation", "validate", "eval", "evaluation")
 
 
-def _check_no_part(folder: Path, names: Sequence[str], taken_for: str) -> None:
-    """Raise :class:`DataError` where one of the folders that are ``taken_for`` others is called like a part."""
+def _check_no_part(folder: Path, names: Sequence[str]) -> None:
+    """Raise :class:`DataError` where a folder that is taken for a domain or a class is called like a part."""
     if parts := [name for name in names if name.lower() in _PARTS_BY_OTHER_NAMES]:
         raise DataError(
-            f"{folder / parts[0]}: is that a {taken_for}, or a part of the pictures? Parts are called train, val and"
-            f" test; call it one of these, or give the {taken_for} another name"
+            f"{folder / parts[0]}: is that a domain or a class, or a part of the pictures? Parts are called train, val"
+            " and test; call it one of these, or give it another name"
         )
 
 
@@ -250,7 +250,7 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
             f"{folder}: no pictures in <domain>/<class>/ or <class>/ folders; supported are"
             f" {', '.join(sorted(SUFFIXES))} and .npz files from `fedml-dapper data pack`"
         )
-    _check_no_part(folder, domains, "domain")
+    _check_no_part(folder, domains)
     empty = [name for name in names if name not in domains]
     if empty:
         raise DataError(f"{folder / empty[0]}: an empty folder; put class folders with pictures in, or remove it")
