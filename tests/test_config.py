@@ -118,7 +118,23 @@ def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(settings.as_yaml())
     assert load_settings([file]) == settings
-    assert settings.train_args.learning_rate == 0.001  # YAML 1.1 alone reads "1e-3" as text
+    assert settings.train_args.learning_rate == 0.001
+
+
+def test_numbers_with_exponents_are_numbers_for_code_of_ones_own_too(experiment: Path, tmp_path: Path) -> None:
+    """PyYAML reads YAML 1.1, in which an exponent needs a dot and a sign."""
+    numbers = ["1e-5", "-2E3", "+1e+2", "1.5e3", ".5e1", "5.e-1", "1.0e-05"]
+    words = ["'1e-5'", "1e", "e5", "1e5s", "1_0e2", "1e-5-rc", "1.2.3", "0x1e"]
+    file = tmp_path / "above.yaml"
+    file.write_text(f"model_args: {{arguments: {{numbers: [{', '.join(numbers)}], words: [{', '.join(words)}]}}}}")
+    settings = load_settings([experiment, file])
+    assert settings.model_args.arguments == {
+        "numbers": [1e-5, -2000.0, 100.0, 1500.0, 5.0, 0.5, 1e-5],
+        "words": ["1e-5", "1e", "e5", "1e5s", "1_0e2", "1e-5-rc", "1.2.3", 30],
+    }
+    file.write_text(settings.as_yaml())
+    assert load_settings([file]) == settings
+    assert load_settings([experiment], ["model_args.arguments={x: 1e-5}"]).model_args.arguments == {"x": 1e-5}
 
 
 def test_off_is_a_word_where_yaml_reads_a_boolean(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ from fedml_dapper.config.section import Section, check, check_once, counted, did
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloArgs
-from fedml_dapper.config.yaml_text import parse_yaml
+from fedml_dapper.config.yaml_text import parse_yaml, to_yaml
 
 __all__ = [
     "BEYOND_FP16",
@@ -127,6 +127,7 @@ __all__ = [
     "rule",
     "short_name",
     "sources",
+    "to_yaml",
     "why_refused",
     "with_former_names",
     "with_places_of",
