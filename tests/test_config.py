@@ -346,6 +346,37 @@ def test_a_value_within_a_setting_is_known_by_the_setting_s_end(experiment: Path
         load_settings(experiment, ["ratios.0=0.1"])
 
 
+BUDGETS = "dapper_args: {levels: [{rank: 16}, {rank: 4, base: 0.5}]}"
+RATIOS = "dapper_args: {levels: {ratios: [0.0, 0.2, 0.4]}}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "overrides", "budgets", "ratios"),
+    [
+        ([BUDGETS], ["levels.assignment=index_mod"], 2, (0.0, 0.0)),
+        ([BUDGETS, "dapper_args: {levels: {assignment: index_mod}}"], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", BUDGETS], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", RATIOS, BUDGETS], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", BUDGETS, RATIOS], [], None, (0.0, 0.2, 0.4)),
+    ],
+)
+def test_levels_laid_over_others_leave_what_they_do_not_say(
+    experiment: Path,
+    tmp_path: Path,
+    layers: list[str],
+    overrides: list[str],
+    budgets: int | None,
+    ratios: tuple[float, ...],
+) -> None:
+    files = [experiment, *(tmp_path / f"{number}.yaml" for number in range(len(layers)))]
+    for file, layer in zip(files[1:], layers, strict=True):
+        file.write_text(layer)
+    levels = load_settings(files, ["model_args.adapter={rank: 16}", *overrides]).dapper_args.levels
+    assert levels.assignment == "index_mod"
+    assert levels.ratios == ratios
+    assert levels.budgets is None if budgets is None else len(levels.budgets or ()) == budgets
+
+
 @pytest.mark.parametrize("override", ["train_args=", "train_args={}", "dapper_args.levels=null"])
 def test_an_empty_section_takes_nothing_from_the_file(experiment: Path, override: str) -> None:
     with pytest.raises(ConfigError, match=r"^--set [a-z_.]+: a section, and this leaves nothing in it; name one of"):
