@@ -59,6 +59,7 @@ from fedml_dapper.config.references import (
 )
 from fedml_dapper.config.renamed import present_name, with_former_names, with_present_names
 from fedml_dapper.config.rules import rule
+from fedml_dapper.config.secrets import WITH_SECRETS
 from fedml_dapper.config.section import Section, check, check_once, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
@@ -72,6 +73,7 @@ __all__ = [
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
+    "WITH_SECRETS",
     "AdapterArgs",
     "CheckInArgs",
     "ClientArgs",

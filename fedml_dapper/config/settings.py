@@ -67,5 +67,8 @@ class Settings(Section):
         return self.model_copy(update={"dapper_args": self.dapper_args.model_copy(update={"levels": levels})})
 
     def as_yaml(self) -> str:
-        """Return the effective settings as YAML, every default written out; loading the text gives equal settings."""
+        """Return the effective settings as YAML, every default written out and secrets null.
+
+        Loading the text gives equal settings where there are no secrets.
+        """
         return to_yaml(self.model_dump(mode="json"))
