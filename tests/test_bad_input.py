@@ -115,6 +115,10 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
             [f"dapper_args.privacy={GOOD[:-1]}, target_epsilon: 8}}"],
             "does not go with dapper_args.privacy.target_epsilon (8)",
         ),
+        (
+            ["dapper_args.privacy={noise_multiplier: 0, target_epsilon: 8}"],
+            "noise_multiplier (0) does not go with dapper_args.privacy.target_epsilon (8)",
+        ),
         (["dapper_args.privacy={clip: 0, noise_multiplier: 1, delta: 1.0e-5}"], "`clip` in dapper_args.privacy is 0"),
         (
             ["dapper_args.privacy={clip: null, noise_multiplier: 1, delta: 1.0e-5}"],

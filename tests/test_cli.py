@@ -257,6 +257,17 @@ def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_pat
     assert "data/README.md" in missing.stderr
 
 
+def test_data_check_merges_files_and_takes_shipped_ones_as_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("above.yaml").write_text("data_args: {data_cache_dir: mine}\n")
+    missing = call("data", "check", "-c", "config/office_caltech.yaml", "-c", "above.yaml")
+    assert missing.exit_code == 2
+    assert "config/office_caltech.yaml: no such file here, taking the shipped one" in missing.stderr
+    assert f"office_caltech10 is incomplete below {tmp_path / 'mine'}" in missing.stderr
+
+
 def test_data_check_shows_names_as_they_are(tmp_path: Path) -> None:
     for label in ("[red]", "#1"):
         (tmp_path / "[old] pictures" / "[bold]" / label).mkdir(parents=True)

@@ -118,7 +118,23 @@ def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(settings.as_yaml())
     assert load_settings([file]) == settings
-    assert settings.train_args.learning_rate == 0.001  # YAML 1.1 alone reads "1e-3" as text
+    assert settings.train_args.learning_rate == 0.001
+
+
+def test_numbers_with_exponents_are_numbers_for_code_of_ones_own_too(experiment: Path, tmp_path: Path) -> None:
+    """PyYAML reads YAML 1.1, in which an exponent needs a dot and a sign."""
+    numbers = ["1e-5", "-2E3", "+1e+2", "1.5e3", ".5e1", "5.e-1", "1.0e-05"]
+    words = ["'1e-5'", "1e", "e5", "1e5s", "1_0e2", "1e-5-rc", "1.2.3", "0x1e"]
+    file = tmp_path / "above.yaml"
+    file.write_text(f"model_args: {{arguments: {{numbers: [{', '.join(numbers)}], words: [{', '.join(words)}]}}}}")
+    settings = load_settings([experiment, file])
+    assert settings.model_args.arguments == {
+        "numbers": [1e-5, -2000.0, 100.0, 1500.0, 5.0, 0.5, 1e-5],
+        "words": ["1e-5", "1e", "e5", "1e5s", "1_0e2", "1e-5-rc", "1.2.3", 30],
+    }
+    file.write_text(settings.as_yaml())
+    assert load_settings([file]) == settings
+    assert load_settings([experiment], ["model_args.arguments={x: 1e-5}"]).model_args.arguments == {"x": 1e-5}
 
 
 def test_off_is_a_word_where_yaml_reads_a_boolean(tmp_path: Path) -> None:
@@ -328,6 +344,37 @@ def test_a_value_within_a_setting_is_known_by_the_setting_s_end(experiment: Path
         load_settings(experiment, ["arguments.n=3"])
     with pytest.raises(ConfigError, match=r"`ratios` in dapper_args.levels is \{'0': 0.1\}"):
         load_settings(experiment, ["ratios.0=0.1"])
+
+
+BUDGETS = "dapper_args: {levels: [{rank: 16}, {rank: 4, base: 0.5}]}"
+RATIOS = "dapper_args: {levels: {ratios: [0.0, 0.2, 0.4]}}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "overrides", "budgets", "ratios"),
+    [
+        ([BUDGETS], ["levels.assignment=index_mod"], 2, (0.0, 0.0)),
+        ([BUDGETS, "dapper_args: {levels: {assignment: index_mod}}"], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", BUDGETS], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", RATIOS, BUDGETS], [], 2, (0.0, 0.0)),
+        (["dapper_args: {levels: {assignment: index_mod}}", BUDGETS, RATIOS], [], None, (0.0, 0.2, 0.4)),
+    ],
+)
+def test_levels_laid_over_others_leave_what_they_do_not_say(
+    experiment: Path,
+    tmp_path: Path,
+    layers: list[str],
+    overrides: list[str],
+    budgets: int | None,
+    ratios: tuple[float, ...],
+) -> None:
+    files = [experiment, *(tmp_path / f"{number}.yaml" for number in range(len(layers)))]
+    for file, layer in zip(files[1:], layers, strict=True):
+        file.write_text(layer)
+    levels = load_settings(files, ["model_args.adapter={rank: 16}", *overrides]).dapper_args.levels
+    assert levels.assignment == "index_mod"
+    assert levels.ratios == ratios
+    assert levels.budgets is None if budgets is None else len(levels.budgets or ()) == budgets
 
 
 @pytest.mark.parametrize("override", ["train_args=", "train_args={}", "dapper_args.levels=null"])

@@ -32,6 +32,7 @@ from fedml_dapper.config import (
     sources,
 )
 from fedml_dapper.config.found_files import Search, with_found_files, with_found_sources
+from fedml_dapper.config.level_forms import with_whole_levels
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.names import check_names
@@ -322,7 +323,7 @@ def cells(
             ]
             values: dict[str, Any] = {}
             for layer in layers:
-                values = merge(values, layer)
+                values = merge(values, with_whole_levels(layer))
             where = f"bench {bench.name}, {variant.label}"
             is_as_shipped = not bench.folders and not overrides
             chosen.append(Cell(variant, seed, _checked(values, folders, where, _IN_A_CLONE if is_as_shipped else "")))

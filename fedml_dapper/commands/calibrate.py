@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import click
-import yaml
 
 from fedml_dapper.commands.options import shipped_where_missing
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import Settings, load_settings, to_yaml
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.files.atomic import written_whole
@@ -65,7 +64,7 @@ def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | Non
         profile = with_line(profile, *line)
     values = profile.model_dump(mode="json", exclude_none=True)
     with written_whole(output) as scratch:
-        scratch.write_text(f"# Measured by fedml-dapper calibrate.\n{yaml.safe_dump(values, sort_keys=False)}", "utf-8")
+        scratch.write_text(f"# Measured by fedml-dapper calibrate.\n{to_yaml(values)}", "utf-8")
     [speed] = profile.speeds
     for point in speed.ms_per_sample or ():
         click.echo(f"{point.mmacs:10.1f} MMACs a sample: {point.ms:8.3f} ms, {point.mmacs / point.ms:.1f} GMAC/s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import json_option, shipped_where_missing
 from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError, DataError, on_one_line
@@ -25,18 +26,26 @@ def data() -> None:
 @data.command("check")
 @click.option("--root", type=NamedPath(), help="Root of the data; default: DAPPER_DATA, else data/.")
 @click.option("--dataset", help="One suite only; `folder` for pictures of your own in ROOT.")
-@click.option("-c", "--config", type=NamedPath(), help="The data of this experiment file instead.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
+    callback=shipped_where_missing,
+    help="The data of this experiment file instead; several are merged.",
+)
 @json_option
-def check_data(root: Path | None, dataset: str | None, config: Path | None, as_json: bool) -> None:
+def check_data(root: Path | None, dataset: str | None, configs: Sequence[Path], as_json: bool) -> None:
     """Say which domains were found, where, and how many images they have; exit code 2 if chosen data lack one."""
     from fedml_dapper.datasets.availability import find_domains
     from fedml_dapper.datasets.suites import PUBLISHED, data_root
     from fedml_dapper.datasets.text_offline import TEXT_OFFLINE
 
-    if config is not None:
+    if configs:
         if root is not None or dataset is not None:
             raise ConfigError("--config says which data and where; leave --root and --dataset out")
-        chosen = [load_settings([config]).data_args]
+        chosen = [load_settings(configs).data_args]
     else:
         built_in = (*PUBLISHED, TEXT_OFFLINE)
         chosen = [DataArgs(dataset=name, data_cache_dir=root) for name in ([dataset] if dataset else built_in)]

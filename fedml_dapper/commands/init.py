@@ -19,6 +19,7 @@ from fedml_dapper.config import (
     did_you_mean,
     installed,
     parse_yaml,
+    path_of,
 )
 from fedml_dapper.config.beginning import Beginning, experiment_text
 from fedml_dapper.config.fedml_args import BUILT_IN
@@ -54,7 +55,8 @@ def init(file: Path, yes: bool, **given: Any) -> None:
         raise ConfigError(f"{file} is there already; name another file")
     if not file.parent.is_dir():
         raise ConfigError(f"no folder {file.parent}; make it, or name another file")
-    beginning = Beginning(**{key: _answer(key, value, yes) for key, value in given.items()})
+    answers = {key: _answer(key, value, yes) for key, value in given.items()}
+    beginning = Beginning(**answers | {key: _written_out(answers[key]) for key in KEYS})
     _check_there(beginning)
     text = experiment_text(beginning, file.parent)
     check(Settings, parse_yaml(text, str(file)), where=str(file))  # reports mistakes before the file is written
@@ -63,6 +65,14 @@ def init(file: Path, yes: bool, **given: Any) -> None:
     click.echo(f"{file} is written. Next:")
     click.echo(f"  fedml-dapper data check -c {file}    # what would be used")
     click.echo(f"  fedml-dapper run -c {file}")
+
+
+def _written_out(named: str) -> str:
+    """Write out ``~`` and environment variables in what an answer names, as in files of settings."""
+    reference = Reference.parse(named)
+    if reference is None:
+        return str(path_of(named))
+    return named if reference.file is None else f"{path_of(reference.file)}:{reference.name}"
 
 
 def _check_there(beginning: Beginning) -> None:

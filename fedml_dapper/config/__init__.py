@@ -59,11 +59,12 @@ from fedml_dapper.config.references import (
 )
 from fedml_dapper.config.renamed import present_name, with_former_names, with_present_names
 from fedml_dapper.config.rules import rule
+from fedml_dapper.config.secrets import WITH_SECRETS
 from fedml_dapper.config.section import Section, check, check_once, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloArgs
-from fedml_dapper.config.yaml_text import parse_yaml
+from fedml_dapper.config.yaml_text import parse_yaml, to_yaml
 
 __all__ = [
     "BEYOND_FP16",
@@ -72,6 +73,7 @@ __all__ = [
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
+    "WITH_SECRETS",
     "AdapterArgs",
     "CheckInArgs",
     "ClientArgs",
@@ -127,6 +129,7 @@ __all__ = [
     "rule",
     "short_name",
     "sources",
+    "to_yaml",
     "why_refused",
     "with_former_names",
     "with_places_of",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from fedml_dapper.config.addresses import Address, split_address
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
+from fedml_dapper.config.secrets import Secret
 from fedml_dapper.config.section import Section
 
 
@@ -21,8 +22,8 @@ class MqttConfig(Section):
     """Port that it listens on."""
     MQTT_USER: str = ""
     """User name, if it asks for one."""
-    MQTT_PWD: str = ""
-    """Password of that user."""
+    MQTT_PWD: Secret = ""
+    """Password of that user; null in the files of a run."""
     MQTT_KEEPALIVE: int = 60
     """Seconds between two signs of life."""
 
@@ -34,8 +35,8 @@ class S3Config(Section):
     """Name of the bucket."""
     CN_S3_AKI: str
     """Access key id."""
-    CN_S3_SAK: str
-    """Secret access key."""
+    CN_S3_SAK: Secret
+    """Secret access key; null in the files of a run."""
     CN_REGION_NAME: str = "us-east-1"
     """Region of the bucket."""
     CN_S3_ENDPOINT: str

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedml_dapper.config.check_in_args import CheckInArgs
 from fedml_dapper.config.fleet_args import FleetArgs
+from fedml_dapper.config.level_forms import whole_levels
 from fedml_dapper.config.limits import MAX_ROUNDS, MAX_SECONDS, MAX_WIDTH
 from fedml_dapper.config.plain_values import plain
 from fedml_dapper.config.privacy_args import PrivacyArgs
@@ -49,11 +50,7 @@ class LevelArgs(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_ratio_for_each_budget(cls, value: Any) -> Any:
-        """Take a list for that of the budgets; which ratio each comes to is known once the network is."""
-        levels = {"budgets": value} if isinstance(value, list | tuple) else value
-        if not isinstance(levels, dict) or not isinstance(levels.get("budgets"), list | tuple):
-            return levels
-        return {"ratios": [0.0] * len(levels["budgets"]), **levels}
+        return whole_levels(value)
 
     @model_validator(mode="after")
     def _as_many_ratios(self) -> LevelArgs:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedml_dapper.config.fedml_keys import translated
 from fedml_dapper.config.found_files import Search, with_found_files, with_found_sources
+from fedml_dapper.config.level_forms import with_whole_levels
 from fedml_dapper.config.overrides import apply_overrides
 from fedml_dapper.config.paths import check_letters
 from fedml_dapper.config.renamed import with_present_names
@@ -121,7 +122,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     content = parse_yaml(text, where=str(file))
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
-    return with_present_names(with_empty_sections(Settings, content))
+    return with_whole_levels(with_present_names(with_empty_sections(Settings, content)))
 
 
 def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
 from pydantic import model_validator
 
 from fedml_dapper.config.comm_args import CommArgs
@@ -25,6 +24,7 @@ from fedml_dapper.config.renamed import with_present_names
 from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
+from fedml_dapper.config.yaml_text import to_yaml
 
 
 class Settings(Section):
@@ -67,5 +67,8 @@ class Settings(Section):
         return self.model_copy(update={"dapper_args": self.dapper_args.model_copy(update={"levels": levels})})
 
     def as_yaml(self) -> str:
-        """Return the effective settings as YAML, every default written out; loading the text gives equal settings."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        """Return the effective settings as YAML, every default written out and secrets null.
+
+        Loading the text gives equal settings where there are no secrets.
+        """
+        return to_yaml(self.model_dump(mode="json"))

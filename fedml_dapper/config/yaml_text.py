@@ -19,7 +19,10 @@ MAX_DEPTH = 40
 """Most lists and sections within each other."""
 MAX_VALUES = 100_000
 """Most values, with aliases written out, which together may have no more letters than a file."""
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_FLOAT = "tag:yaml.org,2002:float"
+_NUMBERS = ("tag:yaml.org,2002:int", _FLOAT)
+_EXPONENTIAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z")
+"""A number with an exponent in YAML 1.2. PyYAML goes by YAML 1.1, and takes one without a dot or a sign for a word."""
 _OCTAL = re.compile(r"[-+]?0[0-7]+")
 _MOST_DIGITS = 4300
 """Most digits of a number that Python reads."""
@@ -51,6 +54,11 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())[:300]}") from error
 
 
+def to_yaml(value: Any) -> str:
+    """Return a text that :func:`parse_yaml` reads as ``value``, with keys in their order."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
+
+
 class _Loader(yaml.SafeLoader):
     """A loader that names the word and its line where a word is not of the kind that it looks like, or is said to be.
 
@@ -65,6 +73,14 @@ class _Loader(yaml.SafeLoader):
             kind = node.tag.rpartition(":")[2]
             problem = f"{_line(node)}: `{node.value!s:.60}` is no {kind}{reason}"
             raise yaml.constructor.ConstructorError(problem=problem) from error
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that quotes words which :class:`_Loader` would read as numbers."""
+
+
+_Loader.add_implicit_resolver(_FLOAT, _EXPONENTIAL, list("-+.0123456789"))
+_Dumper.add_implicit_resolver(_FLOAT, _EXPONENTIAL, list("-+.0123456789"))
 
 
 class _Check:

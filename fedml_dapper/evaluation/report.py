@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-import yaml
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from fedml_dapper.config import Settings, check, sources
+from fedml_dapper.config import Settings, check, sources, to_yaml
 from fedml_dapper.datasets import ContactSheet, contact_sheet, load_suite
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import clock_figures, figures
@@ -121,7 +120,7 @@ def write_report(
             contact_sheet=sheet,
             predictions=predictions,
             left_out=omissions.reasons,
-            settings=yaml.safe_dump(run.settings, sort_keys=False),
+            settings=to_yaml(run.settings),
         )
     )
     write_page(path, html)

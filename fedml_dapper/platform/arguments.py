@@ -17,7 +17,7 @@ from typing import Any
 import fedml
 from fedml.arguments import Arguments, add_args
 
-from fedml_dapper.config import Settings, check, experiment_file, load_settings, load_with_notes
+from fedml_dapper.config import WITH_SECRETS, Settings, check, experiment_file, load_settings, load_with_notes
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.offline import without_platform
@@ -103,7 +103,7 @@ def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespa
 
 def _write_settings(args: Arguments, settings: Settings) -> None:
     flat = vars(args)
-    for name, section in settings.model_dump(mode="json", exclude=_NOT_FLAT).items():
+    for name, section in settings.model_dump(mode="json", exclude=_NOT_FLAT, context=WITH_SECRETS).items():
         for key, value in section.items():
             if value is None:
                 flat.pop(_flat_key(name, key), None)  # FedML asks whether a key is there, not whether it has a value

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import pickle
 import queue
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,8 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, fold
     A silo keeps parts of a large message in ``folder``; in memory if it is None.
 
     Raises:
-        ConfigError: The backend has no transport, or the MQTT broker cannot be reached.
+        ConfigError: The backend has no transport, the MQTT broker cannot be reached, or its or the store's secret is
+            missing.
     """
     if args.backend == "DAPPER_GRPC":
         return open_upwards(args, rank, folder)
@@ -152,6 +153,7 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, fold
     if args.backend == "MQTT_S3":
         mqtt = args.customized_training_mqtt_config
         s3 = args.customized_training_s3_config
+        _check_secrets(mqtt, s3)
         try:
             return MqttS3Transport(
                 mqtt, s3, topic=str(args.run_id), client_rank=rank, client_num=num_clients, args=args
@@ -160,6 +162,20 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, fold
             place = f"{mqtt['BROKER_HOST']}:{mqtt['BROKER_PORT']}"
             raise ConfigError(f"no MQTT broker at {place} ({error}); start it, or mend comm_args") from error
     raise ConfigError(f"comm_args.backend: {args.backend} has no transport")
+
+
+def _check_secrets(mqtt: Mapping[str, Any], s3: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for settings of a run's folder, without the secrets that it was given."""
+    secrets = {
+        "customized_training_mqtt_config.MQTT_PWD": mqtt["MQTT_PWD"],
+        "customized_training_s3_config.CN_S3_SAK": s3["CN_S3_SAK"],
+    }
+    missing = [key for key, secret in secrets.items() if secret is None]
+    if missing:
+        raise ConfigError(
+            f"comm_args: {' and '.join(missing)}: missing, as files of a run leave secrets out; lay a file that has"
+            " them over the settings"
+        )
 
 
 def open_upwards(args: Arguments, rank: int, folder: Path | None = None) -> SecureSilo:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from fedml_dapper.config import to_yaml
 from fedml_dapper.federation import RoundRecord, RunRecord
 from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
@@ -39,7 +39,7 @@ def show_best(record: SearchRecord, folder: Path, console: Console) -> None:
         soft_wrap=True,
     )
     with written_whole(folder / BEST_NAME) as scratch:
-        scratch.write_text(yaml.safe_dump(record.plan.overlay(best.params)), encoding="utf-8")
+        scratch.write_text(to_yaml(record.plan.overlay(best.params)), encoding="utf-8")
     console.print(f"Its settings, to be laid over the experiment by another -c: {folder / BEST_NAME}", soft_wrap=True)
     files = save_figures(record, folder)
     console.print(f"Figures: {', '.join(str(file) for file in files)}", soft_wrap=True)

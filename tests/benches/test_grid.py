@@ -127,6 +127,18 @@ def test_later_layers_lie_over_earlier_ones(write_bench: WriteBench) -> None:
     assert (cell.settings.model_args.width, cell.seed) == (4, 7)
 
 
+def test_a_layer_over_budgets_keeps_them(write_bench: WriteBench) -> None:
+    variant = {
+        "label": "FedAvg",
+        "method": "fedavg",
+        "settings": {"model_args": {"adapter": {"rank": 8}}, "dapper_args": {"levels": [{"rank": 8}, {"rank": 2}]}},
+        "profiles": {"small": {"dapper_args": {"levels": {"assignment": "index_mod"}}}},
+    }
+    [cell] = cells(load_bench(write_bench(variants=[variant])), "small", seeds=[7])
+    levels = cell.settings.dapper_args.levels
+    assert (levels.assignment, len(levels.budgets or ())) == ("index_mod", 2)
+
+
 def test_the_same_run_has_the_same_folder_whatever_bench_asks_for_it(write_bench: WriteBench) -> None:
     plain = only(cells(load_bench(write_bench()), "small"), "DapperFL", 1)
     renamed = {

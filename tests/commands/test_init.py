@@ -110,6 +110,25 @@ def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pyt
     assert settings.model_args.model == f"{tmp_path}/my_model.py:Net"
 
 
+@pytest.mark.parametrize("place", ["~", "$PLACE"])
+def test_a_home_and_variables_are_known_in_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """At the prompt no shell writes them out."""
+    home = tmp_path / "home"
+    (home / "pictures").mkdir(parents=True)
+    for file in ("my_data.py", "my_model.py"):
+        (home / file).touch()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PLACE", str(home))
+    monkeypatch.chdir(tmp_path)
+    said = init("one.yaml", answers=f"{place}/pictures\n{place}/my_model.py:Net\n4\n50\n3\n")
+    assert said.exit_code == 0, said.output
+    settings = load_settings(["one.yaml"])
+    assert (settings.data_args.dataset, settings.data_args.data_cache_dir) == ("folder", home / "pictures")
+    assert settings.model_args.model == f"{home}/my_model.py:Net"
+    assert init("two.yaml", "--data", f"{place}/my_data.py:load", "--yes").exit_code == 0
+    assert load_settings(["two.yaml"]).data_args.dataset == f"{home}/my_data.py:load"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -117,6 +136,7 @@ def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pyt
         (("nowhere/one.yaml",), "no folder nowhere"),
         (("one.yaml", "--weakest", "0"), "0 is not in the range"),
         (("one.yaml", "--data", "nopics"), "--data nopics: no folder, FILE.py:FUNCTION or suite of that name; did you"),
+        (("one.yaml", "--data", "$NOWHERE_AT_ALL/pictures"), "the environment has no variable NOWHERE_AT_ALL"),
         (("one.yaml", "--data", "folder"), "--data folder: no folder"),
         (("one.yaml", "--data", "mine.py:load"), "--data mine.py:load: no file "),
         (("one.yaml", "--model", "net.py"), "--model net.py: no FILE.py:NAME, torchvision:NAME or built-in network"),

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
+from fedml_dapper.config import parse_override
 from fedml_dapper.federation import RoundRecord, read_ledger
 
 from ..waiting import wait_until
@@ -198,6 +200,14 @@ def mqtt_services(folder: Path) -> Iterator[list[str]]:
         for service in services:
             service.terminate()
             service.wait(300)
+
+
+def put_into(config: Path, addresses: Sequence[str]) -> None:
+    """Write the addresses of services into an experiment's file, as a program of one's own takes no overrides."""
+    content = yaml.safe_load(config.read_text())
+    for address in addresses:
+        parse_override(content, address)
+    config.write_text(yaml.safe_dump(content))
 
 
 def objects_left(overrides: Sequence[str]) -> int:

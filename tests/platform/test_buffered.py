@@ -17,7 +17,7 @@ from fedml_dapper.platform import DapperClientTrainer
 
 from ..waiting import wait_until
 from .federation_in_threads import Federation
-from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
+from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left, put_into
 from .secure_grpc.replay import differences_to_replay
 from .slow_silo import paced_program
 
@@ -82,7 +82,7 @@ def test_over_mqtt_its_messages_stay_until_they_are_read(tiny_settings: Settings
     comm_args = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
     config = experiment_file(tiny_settings, tmp_path, comm_args)
     with mqtt_services(tmp_path) as addresses:
-        config.write_text(load_settings([config], addresses).as_yaml())  # a program of one's own takes no overrides
+        put_into(config, addresses)
         paced = paced_program(tmp_path, slow=NUM_SILOS)
         silos = Silos(tmp_path, config, NUM_SILOS, programs=dict.fromkeys(range(1, NUM_SILOS + 1), paced))
         try:

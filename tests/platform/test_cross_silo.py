@@ -17,13 +17,13 @@ from click.testing import CliRunner
 pytest.importorskip("fedml", reason="fedml is not installed")
 
 from fedml_dapper.commands.fedml import main
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 from fedml_dapper.platform import DapperClientTrainer
 
 from ..waiting import wait_until
 from .federation_in_threads import Federation
-from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
+from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left, put_into
 from .slow_silo import AT_WORK, busy_program
 from .timeless_server import let_time_pass, timeless_program, wait_for_all_but
 
@@ -124,7 +124,7 @@ def test_a_killed_client_does_not_stop_the_run(
         if transport == "mqtt":
             over_mqtt(config)
             addresses = services.enter_context(mqtt_services(tmp_path))
-            config.write_text(load_settings([config], addresses).as_yaml())
+            put_into(config, addresses)
         silos = started(config)
         programs = {0: timeless_program(tmp_path), 3: busy_program(tmp_path)}
         for rank in range(NUM_SILOS + 1):

@@ -23,7 +23,7 @@ def value_of(settings: Settings, key: str) -> Any:
 
 def given(key: str) -> Feature:
     """Something stands at ``key``: neither null nor false."""
-    return Feature(key, lambda s: value_of(s, key) not in (None, False), lambda s: _brief(value_of(s, key)))
+    return Feature(key, lambda s: _stands(value_of(s, key)), lambda s: _brief(value_of(s, key)))
 
 
 def chosen(key: str, *values: object) -> Feature:
@@ -52,6 +52,10 @@ def as_many(key: str, as_key: str) -> Feature:
         lambda s: value_of(s, key) >= value_of(s, as_key),
         lambda s: f"it is {value_of(s, key)}",
     )
+
+
+def _stands(value: object) -> bool:
+    return value is not None and value is not False  # by identity, as 0 equals false
 
 
 def _brief(value: object) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
-from fedml_dapper.config import Settings, parse_yaml
+from fedml_dapper.config import Settings, parse_yaml, to_yaml
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.datasets.beside_pictures import is_no_data
 from fedml_dapper.datasets.picture_files import is_picture
@@ -84,4 +82,4 @@ def _is_written_by_a_run(file: Path) -> bool:
     except (OSError, UnicodeDecodeError, ConfigError):  # the caller refuses the folder, and names the file
         return False
     is_whole = isinstance(content, dict) and Settings.model_fields.keys() <= content.keys()
-    return is_whole and yaml.safe_dump(content, sort_keys=False) == text
+    return is_whole and to_yaml(content) == text
