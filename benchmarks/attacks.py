@@ -216,15 +216,20 @@ def main(
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Markdown: accuracy after the last round, mean over seeds and spread; how often a backdoor opens then."""
+    """Markdown: accuracy after the last round, mean over seeds and spread; how often a backdoor opens then.
+
+    Rounds and settings are named where runs differ in them.
+    """
     defences = list(dict.fromkeys(figures["defence"] for figures in found))
     yield from (f"| {' | '.join(['network', 'attack', 'by', *defences])} |", f"|{'---|' * (3 + len(defences))}")
+    are_alike = len({(cell.rounds, cell.overrides) for cell in map(_cell_of, found)}) == 1
     for key in dict.fromkeys(_row(figures) for figures in found):
         network, rounds, overrides, attack, level, attackers = key
         who = f"{attackers} of level {level}" if attackers else "nobody"
         row = [figures for figures in found if _row(figures) == key]
         shown = [_shown([figures for figures in row if figures["defence"] == defence]) for defence in defences]
-        experiment = ", ".join([network, f"{rounds} round{'s' if rounds > 1 else ''}", *overrides])
+        settings = [] if are_alike else [f"{rounds} round{'s' if rounds > 1 else ''}", *overrides]
+        experiment = ", ".join([network, *settings])
         yield f"| {' | '.join([experiment, attack, who, *shown])} |"
 
 

@@ -120,12 +120,6 @@ def test_memory_for_figures_grows_with_classes_not_with_their_square() -> None:
         Segmentation().sums(outputs, targets + 5)
 
 
-def test_masks_without_a_class_have_no_figures() -> None:
-    sums = Segmentation().sums(torch.zeros(1, 3, 2, 2), torch.full((1, 2, 2), 255))
-    with pytest.raises(DataError, match="no pixel with a class; all of its masks are 255"):
-        Segmentation().figures(sums)
-
-
 def test_dar_needs_representations() -> None:
     with pytest.raises(ConfigError, match=r"works on representations .`dapperfl`. .*gamma to 0, which leaves DAR out"):
         segmentation("dapper_args.params.dapperfl={gamma: 0.1}")
