@@ -46,7 +46,7 @@ def on_other_data(runs: Sequence[Trained], reference: str) -> Mapping[tuple[str,
 
 
 def _settings(run: RunRecord) -> str:
-    """What of a run's settings decides which data its clients have."""
+    """Return those settings of a run that decide which data its clients have, as text."""
     data = dict(run.settings["data_args"])
     folder = data.pop("data_cache_dir", None)  # a suite's may lie anywhere
     if data["dataset"] == FOLDER and folder is not None:
