@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedml_dapper.benches.grid import Statistic
 from fedml_dapper.benches.results import BenchResults, FinishedCell
-from fedml_dapper.evaluation import Accuracy, RunSummary
+from fedml_dapper.evaluation import LAST_ROUNDS, Accuracy, RunSummary
 from fedml_dapper.federation import RoundRecord
 from fedml_dapper.federation.run_folder.records import DeviceScores
 
@@ -45,6 +45,8 @@ def headline(statistic: Statistic) -> Column:
 
 Reading = Callable[[FinishedCell, str], "float | None"]
 """Function that returns a cell's accuracy in a column, in percent; None where it was not measured."""
+RoundsRead = Callable[[FinishedCell, str], "tuple[RoundRecord, ...]"]
+"""Function that returns the rounds of a cell in which a column's accuracy is read; empty where there is none."""
 
 
 def best(cell: FinishedCell, key: str) -> float | None:
@@ -74,23 +76,40 @@ def last_five(cell: FinishedCell, key: str) -> float | None:
     return None if accuracy is None else accuracy.mean_last5
 
 
+def _chosen_round(cell: FinishedCell, key: str) -> tuple[RoundRecord, ...]:
+    personal = cell.summary.personal
+    if key in _fields(_PERSONAL):
+        number = None if personal is None else personal.chosen_round
+    else:
+        number = None if cell.summary.chosen is None else cell.summary.chosen.round
+    return tuple(record for record in cell.rounds if record.round == number)
+
+
+def _last_rounds(cell: FinishedCell, key: str) -> tuple[RoundRecord, ...]:
+    tested = [record for record in cell.rounds if in_round(record, key) is not None]
+    return tuple(tested[-LAST_ROUNDS:])
+
+
 @dataclass(frozen=True)
 class HonestReading:
     """A rule that chooses rounds without looking at test images."""
 
     read: Reading
+    rounds: RoundsRead
     rule: str
     explanation: str
 
 
 _VALIDATION = HonestReading(
     by_validation,
+    _chosen_round,
     "round chosen on validation images",
     "For every run the round that was best on validation images, which are neither trained on nor tested on; all"
     " columns are that round's test accuracies.",
 )
 _LAST_FIVE = HonestReading(
     last_five,
+    _last_rounds,
     "mean of the last five tested rounds",
     "Not every run has validation images that a round could be chosen on, so nothing is chosen: the mean of each run's"
     " last five tested rounds.",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
 from fedml_dapper.benches.fleet_time import TimeRow, shortest_s, time_rows
 from fedml_dapper.benches.gap import GapRow, gap_rows
 from fedml_dapper.benches.grid import Published, Statistic
+from fedml_dapper.benches.levels_served import DeviceRow, device_row
 from fedml_dapper.benches.measures import Column, Reading, best, columns, headline, honest
 from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, VariantResults
 from fedml_dapper.benches.statistics import Estimate, estimate, holm, paired_difference, paired_p
 from fedml_dapper.federation import LevelFootprint
-from fedml_dapper.federation.run_folder.records import DeviceFigures, Record
+from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.fleet import find_device
 
@@ -83,18 +84,6 @@ class LevelRow(Record):
     """Mean over the level's clients, over seeds, with the models as they come."""
     after: Estimate
     """Mean over the level's clients, over seeds, after one more local round."""
-
-
-class DeviceRow(Record):
-    """The models that devices of each level run, on every domain, in the honest table's round or the last."""
-
-    label: str
-    sent: dict[int, Estimate]
-    """Capability level -> mean over domains, over seeds. Levels without a model are missing."""
-    own_statistics: dict[int, Estimate]
-    """Results with BatchNorm's statistics of a device's own images; empty where the model has none."""
-    worst: Estimate | None = None
-    """The client that is served worst, with its level's model on its own domain; None where some have no model."""
 
 
 class NeedsRow(Record):
@@ -198,7 +187,7 @@ def build_tables(results: BenchResults) -> Tables:
         honest=_accuracies(results, shown, chosen.read, chosen.rule),
         cost=tuple(_cost(variant) for variant in results.finished),
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
-        devices=tuple(found for variant in results.finished if (found := _devices(variant))),
+        devices=tuple(row for variant in results.finished if (row := device_row(variant, chosen, column.key))),
         device=bench.device,
         needs=tuple(needs for variant in results.finished if (needs := _needs(variant, bench.device, samples))),
         needs_samples=samples,
@@ -356,34 +345,6 @@ def _levels(variant: VariantResults) -> list[LevelRow]:
         after = estimate([fmean(score.after for score in scores) for scores in by_seed])
         rows.append(LevelRow(label=variant.label, level=level, ratio=ratio, before=before, after=after))
     return rows
-
-
-def _devices(variant: VariantResults) -> DeviceRow | None:
-    summaries = [cell.summary for cell in variant.cells.values()]
-    scores = [
-        summary.chosen.devices if summary.chosen and summary.chosen.devices else summary.devices.last
-        for summary in summaries
-        if summary.devices is not None
-    ]
-    if not scores:
-        return None
-    own = [each.own_statistics for each in scores if each.own_statistics is not None]
-    worst = [each.sent.worst for each in scores if each.sent.worst is not None]
-    return DeviceRow(
-        label=variant.label,
-        sent=_by_level([each.sent for each in scores]),
-        own_statistics=_by_level(own),
-        worst=estimate(worst) if worst else None,
-    )
-
-
-def _by_level(figures: Sequence[DeviceFigures]) -> dict[int, Estimate]:
-    found: dict[int, list[float]] = {}
-    for each in figures:
-        for level in each.levels:
-            if level.accuracy is not None:
-                found.setdefault(level.level, []).append(level.accuracy)
-    return {level: estimate(values) for level, values in sorted(found.items())}
 
 
 def _submodels(variant: VariantResults) -> SubmodelRow | None:

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from fedml_dapper.evaluation.progress import progress_for
     from fedml_dapper.evaluation.report import write_report, write_run_report
     from fedml_dapper.evaluation.run_tables import device_table, footprint_table, personal_table, result_table
-    from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
+    from fedml_dapper.evaluation.summary import LAST_ROUNDS, Accuracy, RunSummary, summarise
 else:
     __getattr__ = lazy_names(__name__, __file__)
 
 __all__ = [
+    "LAST_ROUNDS",
     "Accuracy",
     "RunSummary",
     "device_table",

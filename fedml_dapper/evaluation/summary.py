@@ -12,7 +12,8 @@ from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, PersonalScores, Record
 from fedml_dapper.metric import Metric
 
-_LAST = 5
+LAST_ROUNDS = 5
+"""Tested rounds at the end of a run whose mean is read where no round is chosen."""
 
 
 class Accuracy(Record):
@@ -193,7 +194,7 @@ def _personal(rounds: Sequence[RoundRecord], metric: Metric) -> PersonalSummary 
 def _accuracy(by_round: dict[int, float], metric: Metric) -> Accuracy:
     best_round = max(by_round, key=lambda number: metric.merit(by_round[number]))
     last_round = max(by_round)
-    latest = sorted(by_round)[-_LAST:]
+    latest = sorted(by_round)[-LAST_ROUNDS:]
     return Accuracy(
         best=by_round[best_round],
         best_round=best_round,

@@ -166,6 +166,18 @@ def test_what_devices_get_is_read_in_the_chosen_round(store):
     assert "<small>61.5" in page
 
 
+def test_without_a_chosen_round_what_devices_get_is_the_mean_of_the_rounds_that_are_read(store):
+    folder = store.bench(["Ours"], seeds=(1, 2), rounds=6)
+    for seed in (1, 2):
+        store.cell("Ours", seed, [90, 10, 20, 30, 40, 50], devices=[90, 10, 20, 30, 40, 50 + 10 * seed])
+
+    tables = build_tables(load_results(folder))
+
+    assert tables.honest.row("Ours").entries["devices, own statistics"].values == {1: 52, 2: 54}
+    [row] = tables.devices
+    assert {level: one.mean for level, one in row.sent.items()} == {1: 33, 2: 23}
+
+
 def test_variants_that_are_the_same_runs_are_recognised(store):
     folder = store.bench(["Ours", "Twin", "Other"], seeds=(1,), same_as={"Twin": "Ours"})
     store.cell("Ours", 1, [50, 60, 70])
