@@ -187,7 +187,7 @@ def build_tables(results: BenchResults) -> Tables:
         honest=_accuracies(results, shown, chosen.read, chosen.rule),
         cost=tuple(_cost(variant) for variant in results.finished),
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
-        devices=tuple(row for variant in results.finished if (row := device_row(variant, chosen, column.key))),
+        devices=tuple(found for variant in results.finished if (found := device_row(variant, chosen, column.key))),
         device=bench.device,
         needs=tuple(needs for variant in results.finished if (needs := _needs(variant, bench.device, samples))),
         needs_samples=samples,
