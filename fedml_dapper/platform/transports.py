@@ -5,7 +5,7 @@ FedML's faults are these:
 * gRPC: the receive loop keeps a core busy while it waits. Sending to a peer that is not there raises. Stopping cuts off
   the call that is being answered, so that its sender takes the message for lost.
 * MPI: stopping fails when a message is still queued.
-* MQTT_S3: objects are never deleted.
+* MQTT_S3: see :mod:`.mqtt_s3`.
 
 The messages of these three are FedML's own pickled ``Message`` objects, with our bytes as payload; use them on trusted
 networks only.
@@ -23,9 +23,6 @@ from typing import Any
 from fedml.arguments import Arguments
 from fedml.core.distributed.communication.grpc.grpc_comm_manager import GRPCCommManager
 from fedml.core.distributed.communication.mpi.com_manager import MpiCommunicationManager
-from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_manager import (
-    MqttS3MultiClientsCommManager,
-)
 
 from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
 from fedml_dapper.errors import ConfigError
@@ -35,6 +32,7 @@ from fedml_dapper.operations.monitor import Monitor
 from fedml_dapper.operations.orders import Desk
 from fedml_dapper.operations.status import StatusBoard
 from fedml_dapper.platform.address_table import check_address_table
+from fedml_dapper.platform.mqtt_s3 import MqttS3Transport
 from fedml_dapper.secure_grpc import SecureServer, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
@@ -91,35 +89,6 @@ class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is u
         return 0
 
 
-class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's MQTT with payloads in S3, which deletes objects once their round is over."""
-
-    def _on_message(self, msg: Any) -> None:
-        storage = self.s3_storage.aws_s3_client
-        try:
-            self._on_message_impl(msg)
-        except storage.exceptions.NoSuchKey:
-            LOGGER.warning("a message's object is gone: the round it belonged to is over")
-
-    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
-        """Delete all objects of this run but those from and to ``busy`` ranks.
-
-        Call it between rounds, when all other objects belong to finished ones.
-        """
-        storage = self.s3_storage.aws_s3_client
-        bucket = self.s3_storage.bucket_name
-        # Topics of the messages from a busy rank, and of those to it.
-        kept = tuple(f"{self._topic}{sides}_" for rank in busy for sides in (rank, f"{self.server_id}_{rank}"))
-        for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
-            if keys:
-                storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
-
-    def delivered(self) -> int:
-        """Return 0: a message arrives whole or not at all."""
-        return 0
-
-
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, folder: Path | None = None) -> Transport:
     """Connect the transport that ``args.backend`` names; for DAPPER_GRPC a silo's (see :func:`open_downwards`).
 
@@ -155,9 +124,7 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int, fold
         s3 = args.customized_training_s3_config
         _check_secrets(mqtt, s3)
         try:
-            return MqttS3Transport(
-                mqtt, s3, topic=str(args.run_id), client_rank=rank, client_num=num_clients, args=args
-            )
+            return MqttS3Transport(args, rank, num_clients)
         except OSError as error:
             place = f"{mqtt['BROKER_HOST']}:{mqtt['BROKER_PORT']}"
             raise ConfigError(f"no MQTT broker at {place} ({error}); start it, or mend comm_args") from error
