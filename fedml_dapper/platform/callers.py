@@ -41,12 +41,29 @@ class Callers:
         """Life in which each process came online last, by rank."""
         self._starts: Counter[int] = Counter()
         """How often each process was started again since the round began."""
+        self._rounds_away: Counter[int] = Counter()
+        """Rounds that have begun without each lost process, by rank."""
         self._left: set[int] = set()
 
     @property
     def missing(self) -> list[int]:
         """Expected processes that are not online."""
         return sorted(self.expected - self.online)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """Processes that were online at some time; those that were lost may be there all the same."""
+        return frozenset(self._lives)
+
+    def asked_again(self) -> list[int]:
+        """Count a round without the lost processes; return those that are to be asked now whether they are back.
+
+        They are asked in the 1st, 2nd, 4th, 8th, ... of these rounds, the one in which they were lost being the first:
+        each may cost the time in which a call fails.
+        """
+        lost = self.known - self.online
+        self._rounds_away.update(lost)
+        return sorted(process for process in lost if self._rounds_away[process].bit_count() == 1)
 
     @property
     def all_finished(self) -> bool:
@@ -64,6 +81,7 @@ class Callers:
     def arrived(self, process: int, life: str) -> Arrival:
         """Count a process that can take part as online, and return whether that is news."""
         self.online.add(process)
+        self._rounds_away.pop(process, None)
         before = self._lives.get(process)
         self._lives[process] = life
         if before is None:
@@ -84,6 +102,12 @@ class Callers:
     def starts_too_often(self, process: int) -> bool:
         """Return whether a process was started again more than :data:`MAX_STARTS` times since the round began."""
         return self._starts[process] > MAX_STARTS
+
+    def answered(self, process: int) -> None:
+        """Note that a process that was online has answered, so that it can be reached again if it was lost."""
+        if process in self._lives:
+            self.online.add(process)
+            self._rounds_away.pop(process, None)
 
     def lost(self, process: int) -> None:
         """Note that a process cannot be reached, or may no longer call."""

@@ -147,15 +147,23 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
     # Coming online
 
     def _greet(self, seconds: float) -> None:
-        """Ask all processes whether they are online, and give them ``seconds`` to answer, or to start and call."""
-        if self._greeted:  # MQTT reports every reconnection
+        """Ask all processes whether they are online, and give them ``seconds`` to answer, or to start and call.
+
+        MQTT reports every reconnection: after the first, those are asked that could not be reached meanwhile.
+        """
+        if self._greeted:
+            for process in sorted(self._callers.known - self._callers.online):
+                self._ask_status(process)
             return
         self._greeted = True
         self.set_deadline(seconds)
-        asked = sorted(self._callers.expected)
-        missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
+        missing = [process for process in sorted(self._callers.expected) if not self._ask_status(process)]
         if missing:
             LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
+
+    def _ask_status(self, process: int) -> bool:
+        """Ask a process whether it is online; return whether it can be reached."""
+        return self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, process))
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -249,6 +257,9 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
         self.set_deadline(self._round_seconds)
         for process in sorted(self._callers.online):
             self._send_next(process)
+        if self._calls:
+            for process in self._callers.asked_again():
+                self._ask_status(process)
 
     def _send_next(self, process: int) -> None:
         """Send a process the model of its next client, if the process is online and there is such a client."""
@@ -293,6 +304,7 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
             if self._sent.get(sender) == ticket:
                 take()
                 self._silent.discard(sender)
+                self._callers.answered(process)
             else:
                 self.note_drop("rank %d: an upload for client %d with another's ticket, dropped", process, sender)
         except ProtocolError as error:
@@ -412,11 +424,11 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
     # The end
 
     def _leave(self) -> None:
-        """End the run: tell all processes that are online."""
+        """End the run: tell all processes that are there."""
         self._enter(Phase.LEAVING)
         self._sent = {}  # an upload that still comes is too late, which is no fault of its client's
         self.set_deadline(GOODBYE_SECONDS)
-        for process in sorted(self._callers.online):
+        for process in self._told_of_the_end:
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
                 self._callers.mark_finished(process)
         self._stop_if_all_left()
@@ -424,6 +436,16 @@ class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fe
     def _stop_if_all_left(self) -> None:
         if self._phase is Phase.LEAVING and self._callers.all_finished:
             self.stop()
+
+    @property
+    def _calls(self) -> bool:
+        """Whether this process calls the others; over DAPPER_GRPC they call, and so it hears of who is back."""
+        return not isinstance(self.com_manager, SecureServer)
+
+    @property
+    def _told_of_the_end(self) -> list[int]:
+        """Processes to tell that the run is over; where they do not call, a lost one would wait for ever."""
+        return sorted(self._callers.known if self._calls else self._callers.online)
 
     def _send(self, message: Message) -> bool:
         try:

@@ -365,8 +365,8 @@ class DapperServerManager(RoundManager):
             self._go_on_from(record)
 
     def _go_on_from(self, record: RoundRecord) -> None:
-        self.com_manager.forget_finished_rounds([self._process_of(client_id) for client_id in record.at_work])
         self._journal.round_closed(record)
+        self.com_manager.forget_finished_rounds([self._process_of(client_id) for client_id in record.at_work])
         self._open_round_or_leave()
 
     # Measurements of silos
@@ -431,7 +431,7 @@ class DapperServerManager(RoundManager):
         super()._leave()
 
     def _give_up(self, reason: str) -> None:
-        for process in sorted(self._callers.online):
+        for process in self._told_of_the_end:
             self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process))
         raise DapperError(reason)
 

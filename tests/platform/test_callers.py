@@ -45,3 +45,17 @@ def test_everybody_has_left_when_all_who_are_online_have_confirmed_the_end() -> 
     assert not callers.all_finished
     callers.lost(2)
     assert callers.all_finished
+
+
+def test_a_lost_process_is_asked_less_and_less_often_until_it_answers() -> None:
+    callers = Callers([1, 2, 3])
+    callers.arrived(1, "a")
+    callers.arrived(2, "a")  # 3 never came
+    callers.lost(2)
+    assert [callers.asked_again() for _ in range(8)] == [[2], [2], [], [2], [], [], [], [2]]
+    assert callers.known == {1, 2}
+    callers.answered(2)
+    callers.answered(3)  # which is not known, and so has no version that was compared
+    assert callers.online == {1, 2}
+    callers.lost(2)
+    assert callers.asked_again() == [2]

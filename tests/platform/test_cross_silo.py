@@ -16,10 +16,14 @@ from click.testing import CliRunner
 
 pytest.importorskip("fedml", reason="fedml is not installed")
 
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.client.message_define import MyMessage
+
 from fedml_dapper.commands.fedml import main
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 from fedml_dapper.platform import DapperClientTrainer
+from fedml_dapper.platform.transports import GrpcTransport
 
 from ..waiting import wait_until
 from .federation_in_threads import Federation
@@ -143,6 +147,31 @@ def test_a_killed_client_does_not_stop_the_run(
     assert "without clients [2]" in silos.output(0)
     if transport == "grpc":
         assert "rank 3 cannot be reached" in silos.output(0)
+
+
+@pytest.mark.long
+def test_a_silo_that_could_not_be_reached_once_takes_part_again_and_is_told_of_the_end(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    models = 0
+    deliver = GrpcTransport.send_message
+
+    def refused_once(transport: GrpcTransport, message: Message) -> None:
+        nonlocal models
+        if message.get_type() == MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT and message.get_receiver_id() == 3:
+            models += 1
+            if models == 2:
+                raise ConnectionRefusedError("its machine is busy")
+        deliver(transport, message)
+
+    monkeypatch.setattr(GrpcTransport, "send_message", refused_once)
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "epochs=1")
+    federation = in_threads(config, NUM_SILOS)
+    federation.start_all()
+    federation.wait()  # the silo too, which waits for no more than the end
+    _, rounds = read_ledger(federation.run_dir / "ledger.jsonl")
+    assert models > 2
+    assert {client.client for client in rounds[3].clients} == {0, 1, 2, 3}
 
 
 @pytest.mark.nightly
