@@ -6,6 +6,7 @@ read from ``args``, and the file decides which keys are settings. A new setting 
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -89,7 +90,12 @@ def _unread_options() -> list[str]:
 
 
 def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespace) -> Arguments:
-    """Run ``fedml.init`` with ``settings``, and with all other keys of ``sections``, read from the experiment files."""
+    """Run ``fedml.init`` with ``settings``, and with all other keys of ``sections``, read from the experiment files.
+
+    Raises:
+        ConfigError: FedML cannot write where it has to.
+    """
+    _check_home()
     args: Arguments = _ReadArguments(command_line, sections, settings)
     _write_settings(args, settings)
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
@@ -99,6 +105,18 @@ def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespa
     platform_wanted = settings.tracking_args.using_mlops
     with nullcontext() if platform_wanted else without_platform(), without_fedmls_wandb(args):
         return fedml.init(args, check_env=False, should_init_logs=False)
+
+
+def _check_home() -> None:
+    """Raise :class:`ConfigError` where FedML's own folder cannot be written, whose place no setting names."""
+    folder = Path.home() / ".fedml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_ours = os.access(folder, os.W_OK)
+    except OSError:
+        is_ours = False
+    if not is_ours:
+        raise ConfigError(f"FedML writes into {folder}, which cannot be written; set HOME to a folder that can")
 
 
 def _write_settings(args: Arguments, settings: Settings) -> None:

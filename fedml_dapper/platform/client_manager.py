@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -33,7 +34,8 @@ FAREWELL_SECONDS = 2.0
 class DapperClientManager(ManagerLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
     """A client process: reports that it is online, and trains the models that it is sent until the run ends.
 
-    What it answers is in :class:`Conversation`; it trains through FedML's adapter, and so by the trainer's hooks.
+    What it answers is in :class:`Conversation`; it trains through FedML's adapter, and so by the trainer's hooks. In
+    ``place``, a folder, it keeps what has come of a large model.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class DapperClientManager(ManagerLoop, ClientMasterManager):  # type: ignore[mis
         comm: Any,
         rank: int,
         num_processes: int,
+        place: Path,
     ) -> None:
-        self._parts = open_parts(experiment.settings, rank) if args.backend == "DAPPER_GRPC" else None
+        self._parts = open_parts(place, rank) if args.backend == "DAPPER_GRPC" else None
         ManagerLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes, self._parts))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
         model = experiment.method.problem.backbone

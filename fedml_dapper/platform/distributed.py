@@ -121,13 +121,18 @@ class DistributedRunner(AlgorithmFlow):
             comm,
             rank,
             self._num_processes(comm),
+            self._silos_place,
         ).run()
 
     def _sums(self, rank: int) -> SiloInSums | None:
         if not self.experiment.sums_in_secret:
             return None
-        folder = Path(self.run_dir or self.experiment.settings.dapper_args.output_dir)
-        return SiloInSums(self.experiment, self._sum_codec, rank, folder)
+        return SiloInSums(self.experiment, self._sum_codec, rank, self._silos_place)
+
+    @property
+    def _silos_place(self) -> Path:
+        """The folder in which a silo keeps what it needs after a restart."""
+        return Path(self.run_dir or self.experiment.settings.dapper_args.output_dir)
 
     def _num_threads(self, neighbours: int) -> int:
         """Return the number of threads that the experiment or the environment sets, or a good one under MPI.

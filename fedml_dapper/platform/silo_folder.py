@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.files.locks import lock_folder, unlock_folder
 from fedml_dapper.secure_grpc import PARTS_NAME
@@ -17,13 +16,13 @@ from fedml_dapper.secure_grpc import PARTS_NAME
 LOGGER = logging.getLogger(__name__)
 
 
-def open_parts(settings: Settings, rank: int) -> Path | None:
+def open_parts(place: Path, rank: int) -> Path | None:
     """Return the folder of parts of the silo of this rank, for this process alone until :func:`close_parts`.
 
-    It is ``silo-RANK/parts`` in ``dapper_args.output_dir``, where a device has its own. None where nothing can be
-    written there, or another process of the rank has it; parts are then kept in memory, and the log says so.
+    It is ``silo-RANK/parts`` in ``place``. None where nothing can be written there, or another process of the rank has
+    it; parts are then kept in memory, and the log says so.
     """
-    folder = settings.dapper_args.output_dir / f"silo-{rank}"
+    folder = place / f"silo-{rank}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock_folder(folder)

@@ -9,7 +9,7 @@ import pytest
 
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.platform.arguments import init, settings_of
+from fedml_dapper.platform.arguments import init, settings_of, start
 from fedml_dapper.platform.program import note_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data" / "experiment.yaml"
@@ -34,6 +34,16 @@ def test_a_program_may_go_to_another_folder(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert settings_of(args).model_args.model == "lenet5"
+
+
+def test_a_home_that_cannot_be_written_is_named_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "home").write_text("a file, as root may write into every folder")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("sys.argv", ["program"])
+    with pytest.raises(ConfigError, match=f"FedML writes into {tmp_path}/home/.fedml, .*set HOME to a folder that can"):
+        start(load_settings([EXAMPLE]), {}, Namespace())
 
 
 def test_other_args_than_those_of_init_are_refused() -> None:
