@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 stamp=.venv-docs/installed
 if [[ ! -f $stamp ]] || ! cmp --silent "$stamp" docs/site/requirements.txt; then
     echo "Installing what makes the site into .venv-docs (about 150 MB) ..." >&2
-    [[ -x .venv-docs/bin/python ]] || "$(command -v python3.11 || command -v python3)" -m venv .venv-docs
+    .venv-docs/bin/python -m pip --version &>/dev/null || "$(command -v python3.11 || command -v python3)" -m venv .venv-docs
     .venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/site/requirements.txt
     cp docs/site/requirements.txt "$stamp"
 fi

@@ -27,7 +27,8 @@ if [[ -z $python ]] || ! "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.v
     exit 2
 fi
 
-[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+# without pip where making it broke off, as on a Debian without python3-venv
+.venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
 install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile)
 if [[ -n $light ]]; then
     echo "Installing what a run needs into .venv (about 6 GB, 4 of them torch's GPU libraries; a few minutes, once) ..."

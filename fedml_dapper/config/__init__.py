@@ -63,7 +63,7 @@ from fedml_dapper.config.secrets import WITH_SECRETS
 from fedml_dapper.config.section import Section, check, check_once, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
-from fedml_dapper.config.silo_args import SiloArgs
+from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
 from fedml_dapper.config.yaml_text import parse_yaml, to_yaml
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "AdapterArgs",
     "CheckInArgs",
     "ClientArgs",
+    "ClientSpecificArgs",
     "ClockArgs",
     "CommArgs",
     "CommonArgs",

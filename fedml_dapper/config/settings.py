@@ -22,6 +22,7 @@ from fedml_dapper.config.fedml_args import (
 )
 from fedml_dapper.config.renamed import with_present_names
 from fedml_dapper.config.rules import rule
+from fedml_dapper.config.secrets import WITH_SECRETS
 from fedml_dapper.config.section import Section
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
 from fedml_dapper.config.yaml_text import to_yaml
@@ -66,9 +67,9 @@ class Settings(Section):
         levels = self.dapper_args.levels.model_copy(update={"ratios": ratios})
         return self.model_copy(update={"dapper_args": self.dapper_args.model_copy(update={"levels": levels})})
 
-    def as_yaml(self) -> str:
-        """Return the effective settings as YAML, every default written out and secrets null.
+    def as_yaml(self, *, with_secrets: bool = False) -> str:
+        """Return the effective settings as YAML, every default written out and secrets null unless asked for.
 
-        Loading the text gives equal settings where there are no secrets.
+        Loading the text gives equal settings where there are no secrets, or with them.
         """
-        return to_yaml(self.model_dump(mode="json"))
+        return to_yaml(self.model_dump(mode="json", context=WITH_SECRETS if with_secrets else None))

@@ -8,9 +8,12 @@ relative links when it packs.
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fedml_dapper.config import Settings, load_settings, read_silo_levels
+from fedml_dapper.config import Reference, Settings, load_settings, read_silo_levels
+from fedml_dapper.config.references import references
 from fedml_dapper.errors import ConfigError
 
 LAUNCH = Path(__file__).resolve().parent
@@ -31,14 +34,19 @@ def main(config: Path, folder: Path) -> None:
         shutil.copyfile(ROOT / name, folder / name)
     copied(LAUNCH / "fedml_config.yaml", folder / "config", "fedml_config.yaml")
     experiment = folder / "experiment"
-    text = with_files_in(settings, experiment).as_yaml()
-    (experiment / "experiment.yaml").write_text(text, encoding="utf-8")
+    gathered = with_code_in(with_files_in(settings, experiment), experiment)
+    (experiment / "experiment.yaml").write_text(gathered.as_yaml(with_secrets=True), encoding="utf-8")
+    if settings.comm_args.backend == "MQTT_S3":
+        print(
+            f"{folder} holds the broker's password and the store's secret key, and so will the packages",
+            file=sys.stderr,
+        )
 
 
 def with_files_in(settings: Settings, folder: Path) -> Settings:
     """``settings`` with the files they name copied into ``folder`` and named relative to it."""
     folder.mkdir()
-    comm, silos = settings.comm_args, settings.client_specific_args
+    comm, silos, model = settings.comm_args, settings.client_specific_args, settings.model_args
     if comm.grpc_ipconfig_path is not None:
         table = copied(comm.grpc_ipconfig_path, folder, "grpc_ipconfig.csv")
         comm = comm.model_copy(update={"grpc_ipconfig_path": table})
@@ -47,12 +55,30 @@ def with_files_in(settings: Settings, folder: Path) -> Settings:
             copied(file, folder, f"silos/silo_{rank}.yaml") for rank, file in enumerate(silos.data_silo_config, start=1)
         ]
         silos = silos.model_copy(update={"data_silo_config": tuple(files)})
-    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": copied(model.weights, folder, "weights.safetensors")})
+    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos, "model_args": model})
+
+
+def with_code_in(settings: Settings, folder: Path) -> Settings:
+    """``settings`` with the Python files they name copied into ``folder``, each into a folder of its own."""
+    for key, value in references(settings):
+        reference = Reference.parse(value)
+        if reference is not None and reference.file is not None:
+            name = copied(reference.file, folder, f"{key.rpartition('.')[2]}/{reference.file.name}")
+            settings = with_value(settings, key.split("."), f"{name}:{reference.name}")
+    return settings
+
+
+def with_value(section: Any, steps: Sequence[str], value: str) -> Any:
+    """``section`` with another value at the key whose steps are given."""
+    first, *others = steps
+    return section.model_copy(update={first: with_value(getattr(section, first), others, value) if others else value})
 
 
 def copied(source: Path, folder: Path, name: str) -> Path:
     target = folder / name
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(exist_ok=True)  # the folder itself, or one in it
     shutil.copyfile(source, target)
     return Path(name)
 

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import read_ledger
@@ -137,6 +138,33 @@ def test_unpacked_packages_run_a_federation(offline: OfflineProcess) -> None:
     for package in packages:
         assert (package / "fedml" / "fedml_dapper" / "__pycache__").is_dir()  # this code ran, not the repository's
     assert not offline.network_attempts()
+
+
+def test_a_workspace_has_what_an_experiment_names_and_the_secrets_of_broker_and_store(tmp_path: Path) -> None:
+    method = "from fedml_dapper.methods import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'mine'\n"
+    (tmp_path / "mine.py").write_text(method)
+    content = yaml.safe_load(tiny_experiment(tmp_path).read_text())
+    content["comm_args"] = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
+    content["dapper_args"]["method"] = "mine.py:Mine"
+    content["comm_args"]["customized_training_mqtt_config"]["MQTT_PWD"] = "the broker's"
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
+    workspace = tmp_path / "workspace"
+    program = ROOT / "run" / "launch" / "fill_workspace.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "experiment.yaml"), str(workspace)],
+        capture_output=True, text=True, timeout=WITHIN, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "holds the broker's password" in done.stderr
+    (tmp_path / "mine.py").unlink()
+    gathered = load_settings([workspace / "experiment" / "experiment.yaml"])
+    mqtt, store = gathered.comm_args.customized_training_mqtt_config, gathered.comm_args.customized_training_s3_config
+    assert mqtt is not None
+    assert store is not None
+    assert (mqtt.MQTT_PWD, store.CN_S3_SAK) == ("the broker's", "testtest")
+    copied = workspace / "experiment" / "method" / "mine.py"
+    assert gathered.dapper_args.method == f"{copied}:Mine"
+    assert copied.read_text() == method
 
 
 @pytest.mark.nightly
