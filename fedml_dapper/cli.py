@@ -37,7 +37,7 @@ fedml-dapper run -c quickstart.yaml    train ten devices of unequal strength
 fedml-dapper init                      an experiment for your data and network
 fedml-dapper plan -c quickstart.yaml -c fleet.yaml     who can run which level
 fedml-dapper compare RUN RUN           what runs reached, and what it cost
-fedml-dapper export RUN --level 4      the model of a device as a file
+fedml-dapper export RUN --level 4 -o phone     the model of a device as a file
 
 fedml-dapper --help has all commands; COMMAND --help says what each takes."""
 """Text of ``fedml-dapper`` without a command."""

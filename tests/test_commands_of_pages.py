@@ -46,7 +46,6 @@ NOT_RUN = {
     r"bash (run/(mpi|silo_grpc|silo_mqtt)\.sh|(silo-3|server)/start\.sh)": "tests/platform, tests/packaging",
     r"PYTHON=\S+ bash certs/kits/server/start\.sh": "a server that waits for devices; tests/device",
     r"python -m fedml_dapper .*--rank": "one of several processes; tests/platform and tests/examples",
-    r"bash run/make_certs\.sh .* --edge": "in place of certificates that the page made before; tests/platform",
     r"python -m fedml_dapper --cf config/quickstart.yaml": "tests/platform/test_quickstart_everywhere.py and others",
     r"(DAPPER_WHEELS=.* )?bash benchmarks/gpu_queue\.sh": "wants a GPU; tests/benchmarks/test_gpu_queue.py",
     r"python -m (benchmarks|tests)\.": "minutes to hours; tests/benchmarks and tests/platform run less of it",
