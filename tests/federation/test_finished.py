@@ -130,3 +130,44 @@ def test_a_method_is_as_it_was_in_the_run_whatever_its_defaults_are_today(
     record["params"]["server_momentum"] = 0.25  # as of a default that changed
     (folder / LEDGER_NAME).write_text(json.dumps(record) + "\n" + "".join(rest))
     assert open_finished(folder).method.params.server_momentum == 0.25
+
+
+@pytest.mark.parametrize("of_the_device", ["precision=bf16", "capture=off"])
+def test_a_run_on_another_device_is_opened_here(
+    pictures: Path, tiny_settings: SettingsFactory, of_the_device: str
+) -> None:
+    folder, expected = run_on(pictures, tiny_settings, of_the_device)
+    here = open_finished(folder)
+    assert here.experiment is not None
+    assert here.experiment.settings.device_args.precision == "fp32"
+    assert outputs(here.method, here.state, 4).equal(expected[4])
+
+
+DATA = """
+import torch
+from torch.utils.data import TensorDataset
+
+def load():
+    part = TensorDataset(torch.randn(30, 3, 16, 16), torch.arange(30) % 6)
+    return {"one": (part, part)}
+"""
+
+
+@pytest.mark.parametrize("since", ["edited", "gone"])
+def test_a_run_whose_data_function_is_another_by_now_has_its_models(
+    tmp_path: Path, tiny_settings: SettingsFactory, since: str
+) -> None:
+    code = tmp_path / "own_data.py"
+    code.write_text(DATA)
+    own = (f"dataset={code}:load", "image_size=null", "partition=domain_shares")
+    ran = build_experiment(tiny_settings(*FEW, *own, "method=fedbn", "ratios=[0, 0, 0, 0, 0]"))
+    server, _ = simulate(ran, run_dir=tmp_path / "run")
+    if since == "edited":
+        code.write_text(DATA + "# edited\n")
+    else:
+        code.unlink()
+    opened = open_finished(tmp_path / "run")
+    assert opened.experiment is None
+    assert opened.without_data
+    assert opened.memories.keys() == {0, 1, 2}
+    assert outputs(opened.method, opened.state, 1).equal(outputs(ran.method, server.state, 1))

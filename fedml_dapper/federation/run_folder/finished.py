@@ -92,8 +92,8 @@ def open_finished(folder: Path, *, trust_code: bool = False) -> FinishedRun:
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
     method.problem.take_frozen(file.weights)
-    frozen = {key: source for key, source in record.sources.items() if key == FROZEN_SOURCE}
-    shared = SharedSettings.of(settings, method, sources(settings) | frozen)
+    # Named files may have moved since, or a program may have passed the data: the checkpoint has what the run had.
+    shared = SharedSettings.of(settings, method, sources(settings) | record.sources)
     checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
     weights = {name: file.weights[name] for name in method.problem.layout.travelling}
@@ -102,11 +102,15 @@ def open_finished(folder: Path, *, trust_code: bool = False) -> FinishedRun:
 
 
 def _as_in_run(settings: Settings, record: RunRecord) -> Settings:
-    """Return ``settings`` on the CPU, with the method's settings of the run in place of today's defaults."""
+    """Return ``settings`` with the method's settings of the run in place of today's defaults."""
     args = settings.dapper_args
     params = args.params | ({record.method: record.params} if record.params else {})
-    update = {"device_args": DeviceArgs(), "dapper_args": args.model_copy(update={"params": params})}
-    return settings.model_copy(update=update)
+    return settings.model_copy(update={"dapper_args": args.model_copy(update={"params": params})})
+
+
+def _on_cpu(settings: Settings) -> Settings:
+    """Return ``settings`` with a CPU in place of the device on which the run trained, and of its precision."""
+    return settings.model_copy(update={"device_args": DeviceArgs()})
 
 
 def _with_data(record: RunRecord, settings: Settings, ledger: Path, trust_code: bool) -> tuple[Experiment | None, str]:
@@ -122,7 +126,7 @@ def _with_data(record: RunRecord, settings: Settings, ledger: Path, trust_code: 
     except ConfigError as error:
         return None, str(error)
     try:
-        return build_experiment(settings), ""
+        return build_experiment(_on_cpu(settings)), ""
     except DataError as error:
         return None, str(error)
 
