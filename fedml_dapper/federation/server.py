@@ -27,7 +27,7 @@ from fedml_dapper.federation.round.served_edges import ServedEdges
 from fedml_dapper.federation.round.update_norm import UpdateNorms, usual_norms
 from fedml_dapper.federation.round.virtual_time import VirtualTime
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
-from fedml_dapper.federation.run_folder.records import RoundRecord, RoundSeconds
+from fedml_dapper.federation.run_folder.records import PrivacySpent, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring.after_round import Measured, Scoring
 from fedml_dapper.federation.scoring.own_tests import OwnTests
 from fedml_dapper.federation.wire.announcement import Announcement, Measurement
@@ -258,14 +258,14 @@ class Server(Collector):
         if self._late is not None:
             self._late.late = dict(checkpoint.late)
 
-    def keep_account(self, record: RoundRecord) -> None:
-        """Go on with the privacy account of ``record``, the last round that was written down.
+    def keep_account(self, spent: PrivacySpent) -> None:
+        """Go on with the privacy account of the last round that was written down.
 
         Where that is later than the restored checkpoint, the rounds between are run again with other noise, and count
         twice.
         """
         if self._private is not None:
-            self._private.resumed(record)
+            self._private.go_on_from(spent)
 
     def join(self, client_id: int, announcement: Announcement) -> bool:
         """Note what data and test samples a silo holds; see :meth:`Attendance.join`."""

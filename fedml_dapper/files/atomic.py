@@ -22,6 +22,8 @@ FOR_ITS_OWNER = 0o600
 """Most permissions of a file with a secret."""
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Error numbers of places that are not for this account to write to."""
+_NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""Error numbers of file systems that flush files alone."""
 _START_AGAIN = "mend that, then start it again, a run with --resume"
 
 
@@ -43,7 +45,7 @@ def written_whole(path: Path, most: int = FOR_ALL) -> Iterator[Path]:
         (scratch / path.name).chmod(scratch.stat().st_mode & FOR_ALL)  # safetensors makes files for their owner alone
         _flush(scratch / path.name)  # the content before the name, or a crash could leave an empty file under it
         (scratch / path.name).replace(path)
-        _flush(path.parent)
+        _flush_folder(path.parent)
 
 
 @contextmanager
@@ -110,6 +112,15 @@ def explained(path: Path) -> Iterator[None]:
         reason = error.strerror or error
         remedy = "let this account write there, or name another place" if error.errno in _NO_ACCESS else _START_AGAIN
         raise DataError(f"cannot write {path.absolute()}: {reason}; {remedy}") from error
+
+
+def _flush_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can say so; some shares cannot."""
+    try:
+        _flush(path)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise
 
 
 def _flush(path: Path) -> None:

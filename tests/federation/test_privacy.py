@@ -19,6 +19,7 @@ from fedml_dapper.methods import TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 
 from ..grids import ADAPTED, ON_ANY_NETWORK, sampled
+from .interruptions import run_until
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -193,6 +194,23 @@ def test_rounds_that_are_run_again_with_other_noise_count_again(
     plain = simulate(build(tiny_settings, *asked, "comm_round=3"))[1][-1].privacy
     assert plain is not None
     assert spent.epsilon > plain.epsilon  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_stop_before_the_first_round_after_a_resume_loses_no_account(
+    tiny_settings: SettingsFactory, tmp_path: Path, damaged: int
+) -> None:
+    run_dir = tmp_path / "run"
+    asked = ("method=fedavg", NOISY.replace("}", ", noise_seed: secret}"), "comm_round=3")
+    run_until(3, tiny_settings(*FREE_OF_NORMS, *asked), run_dir)
+    newest_first = sorted((run_dir / "checkpoints").iterdir(), reverse=True)
+    for path in newest_first[:damaged]:
+        path.write_bytes(b"")
+    run_until(3 - damaged, tiny_settings(*FREE_OF_NORMS, *asked), run_dir)
+    _, records = simulate(build(tiny_settings, *asked), run_dir=run_dir, resume=True)
+    spent = records[-1].privacy
+    assert spent is not None
+    assert set(spent.rounds.values()) == {3 + damaged}
 
 
 @pytest.mark.nightly

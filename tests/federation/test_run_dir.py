@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.round.roster import Roster
 from fedml_dapper.files.atomic import SCRATCH_PREFIX
-from fedml_dapper.files.locks import RUN_LOCK_NAME
+from fedml_dapper.files.locks import RUN_LOCK_NAME, unlock_folder
 from fedml_dapper.pruning import Device
 
 from .interruptions import FEW, run_until
@@ -263,6 +264,39 @@ def test_a_run_without_its_ledger_is_begun_anew_only_when_told_to(experiment: Ex
     open_run_dir(experiment, run_dir, restart=True)
     assert sorted(path.name for path in run_dir.iterdir()) == [RUN_LOCK_NAME, "notes.txt", "settings.yaml"]
     assert len(simulate(experiment, run_dir=run_dir, resume=True)[1]) == 2
+
+
+def test_a_restart_that_broke_off_can_be_given_again(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    unlink = Path.unlink
+
+    def broken_off(path: Path, missing_ok: bool = False) -> None:
+        if path.name == MODEL_NAME:
+            raise OSError(errno.EIO, "the disk is away")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", broken_off)
+    with pytest.raises(DataError, match="the disk is away"):
+        open_run_dir(experiment, run_dir, restart=True)
+    monkeypatch.undo()
+    unlock_folder(run_dir)
+    open_run_dir(experiment, run_dir, restart=True)
+    assert sorted(path.name for path in run_dir.iterdir()) == [RUN_LOCK_NAME, "settings.yaml"]
+
+
+def test_checkpoints_on_another_disk_are_deleted_and_the_link_stays(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (tmp_path / "large_disk").mkdir()
+    (run_dir / "checkpoints").symlink_to(tmp_path / "large_disk")
+    simulate(experiment, run_dir=run_dir)
+    assert list((tmp_path / "large_disk").iterdir())
+    open_run_dir(experiment, run_dir, restart=True)
+    assert not list((tmp_path / "large_disk").iterdir())
+    assert (run_dir / "checkpoints").is_symlink()
 
 
 def test_a_checkpoint_that_is_no_file_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:

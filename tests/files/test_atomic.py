@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,24 @@ def test_it_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch
     with written_whole(tmp_path / "file") as scratch:
         scratch.write_text("text")
     assert flushed == [(scratch, False), (tmp_path, True)]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_flushes_no_folders_takes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fsync = os.fsync
+
+    def of_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    expected = nullcontext() if number == errno.EINVAL else pytest.raises(DataError, match="cannot write")
+    with expected, written_whole(tmp_path / "file") as scratch:
+        scratch.write_text("text")
+    assert (tmp_path / "file").read_text() == "text"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("disk full")])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedml_dapper.config.check_in_args import CheckInArgs
 from fedml_dapper.config.compatibility.features import (
     BUFFER,
     CLOCK,
+    CROSS_DEVICE,
     CROSS_SILO,
+    DEVICES,
     EDGE,
     EDGES,
     FLEET,
@@ -109,6 +112,20 @@ _MORE_THAN_HALF = Feature(
 )
 _HOLDERS = Feature("dapper_args.privacy.secure_aggregation.min_holders", SECURE_SUMS.is_on, _fewest_holders)
 _SUMS_OF_SILOS = Feature(f"{SECURE_SUMS.label} across silos", lambda s: SECURE_SUMS.is_on(s) and CROSS_SILO.is_on(s))
+_BY_SERVER_OF_DEVICES = Feature(
+    f"{_WHERE}: server with {CROSS_DEVICE.label}",
+    lambda s: _NOISE.is_on(s) and chosen(_WHERE, "server").is_on(s) and CROSS_DEVICE.is_on(s),
+)
+_OVER_SELECTION = Feature(
+    "dapper_args.check_in.over_selection above 1",
+    lambda s: (s.dapper_args.check_in or CheckInArgs()).over_selection > 1,
+    lambda s: f"it is {(s.dapper_args.check_in or CheckInArgs()).over_selection:g}",
+)
+_FEWEST_ABOVE_ONE = Feature(
+    "dapper_args.min_clients_per_round above 1",
+    lambda s: s.dapper_args.min_clients_per_round > 1,
+    lambda s: f"it is {s.dapper_args.min_clients_per_round}",
+)
 _DECIDES = "what a client sends, or when, decides which others count and how"
 _OWN_SAMPLES = "the server would be told how models do on clients' own samples"
 _SILOS = {**SILOS, **SECURE}
@@ -169,6 +186,14 @@ NOISE = (
         ),
         _DECIDES, "leave that out",
         {**PRIVATE, **SILOS, "data_args.partition": "own", "dapper_args.fleet.round_s": 600}),
+    Row(_BY_SERVER_OF_DEVICES, "excludes", _OVER_SELECTION,
+        "who does not answer decides whether another counts, for which epsilon has no room",
+        "set dapper_args.check_in.over_selection to 1, or where to client",
+        {**DEVICES, **PRIVATE}),
+    Row(_BY_SERVER_OF_DEVICES, "excludes", _FEWEST_ABOVE_ONE,
+        "one answer less would let a round end without noise, which gives it away",
+        "leave it at 1, or set where to client",
+        {**DEVICES, **PRIVATE, "dapper_args.check_in.over_selection": 1, "dapper_args.min_clients_per_round": 2}),
     Row(_BY_CLIENTS, "excludes", EDGES,
         "how often an edge asks a silo in a round is not told", "leave edges out, or set where to server",
         {**PRIVATE, **SILOS, _WHERE: "client", "comm_args.dapper_grpc.edges": [EDGE]}),

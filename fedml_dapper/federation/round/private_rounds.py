@@ -49,3 +49,7 @@ class PrivateRounds(RoundFeature):
 
     def resumed(self, record: RoundRecord) -> None:
         self._spent = record.privacy
+
+    def go_on_from(self, spent: PrivacySpent) -> None:
+        """Count on from an account that is later than that of the round from which the run goes on."""
+        self._spent = spent

@@ -11,6 +11,7 @@ from fedml_dapper.datasets.beside_pictures import is_no_data
 from fedml_dapper.datasets.picture_files import is_picture
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.run_folder.file_names import (
+    ACCOUNT_NAME,
     CHECKPOINTS_NAME,
     EVICTED_NAME,
     LEDGER_NAME,
@@ -34,7 +35,8 @@ def check_nothing_foreign(path: Path) -> None:
     """
     if (path / LEDGER_NAME).exists() or checkpoints_in(path):
         return
-    found = [name for name in (MODEL_NAME, OPENED_NAME, EVICTED_NAME, REPORT_NAME) if (path / name).exists()]
+    names = (MODEL_NAME, OPENED_NAME, EVICTED_NAME, ACCOUNT_NAME, REPORT_NAME)
+    found = [name for name in names if (path / name).exists()]
     if (path / SETTINGS_NAME).exists() and not _is_written_by_a_run(path / SETTINGS_NAME):
         found.append(SETTINGS_NAME)
     if any(not inside.name.startswith(".") for inside in (path / CHECKPOINTS_NAME).glob("*")):

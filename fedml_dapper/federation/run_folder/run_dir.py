@@ -9,6 +9,7 @@ from fedml_dapper.config import path_of, short_name
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.run_folder.file_names import (
+    ACCOUNT_NAME,
     CHECKPOINTS_NAME,
     EVICTED_NAME,
     LEDGER_NAME,
@@ -115,9 +116,10 @@ def _clear(path: Path) -> None:
     with explained(path):
         for checkpoint in checkpoints_in(path):
             checkpoint.unlink()
-        if checkpoints.is_dir() and not any(checkpoints.iterdir()):
+        if checkpoints.is_dir() and not checkpoints.is_symlink() and not any(checkpoints.iterdir()):
             checkpoints.rmdir()
-        for name in (LEDGER_NAME, OPENED_NAME, EVICTED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
+        # The ledger comes last: while it is there, a folder that was cleared in part is seen to be a run's.
+        for name in (OPENED_NAME, EVICTED_NAME, ACCOUNT_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME, LEDGER_NAME):
             (path / name).unlink(missing_ok=True)
 
 

@@ -14,6 +14,7 @@ from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolder
 from fedml_dapper.federation.run_folder.file_names import (
+    ACCOUNT_NAME,
     CHECKPOINTS_NAME,
     EVICTED_NAME,
     LEDGER_NAME,
@@ -23,7 +24,7 @@ from fedml_dapper.federation.run_folder.file_names import (
 from fedml_dapper.federation.run_folder.ledger import LedgerWriter, read_unfinished
 from fedml_dapper.federation.run_folder.model_file import origin_of, save_model
 from fedml_dapper.federation.run_folder.own_code import note_code
-from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
+from fedml_dapper.federation.run_folder.records import PrivacySpent, RoundRecord, RunRecord
 from fedml_dapper.federation.server import Server
 from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.files.locks import unlock_folder
@@ -55,6 +56,8 @@ class RunFiles(RunObserver):
         """File with the last round whose secure sum clients were asked to open; it is written before they are asked."""
         self._evicted = run_dir / EVICTED_NAME
         """File with the clients that an operator has evicted, once there was one; checkpoints may be older."""
+        self._account = run_dir / ACCOUNT_NAME
+        """File with what rounds spent that are run again with other noise, until the ledger's next round says it."""
         self._model = run_dir / MODEL_NAME
         self._origin = origin_of(experiment)
         self._unsaved: list[Checkpoint] = []
@@ -80,12 +83,29 @@ class RunFiles(RunObserver):
             self._server.restore(checkpoint)
         if self._evicted.exists():
             self._server.attendance.quarantine.evict_only(self._evicted_before())
-        if rounds and self._has_secrets:
-            self._server.keep_account(rounds[-1])
         kept = [] if checkpoint is None else rounds[: checkpoint.round]
-        if kept and self._has_secrets:  # also for a process after this one, should it end before its first round
-            kept[-1] = kept[-1].model_copy(update={"privacy": rounds[-1].privacy})
-        return kept
+        spent = self._spent_before(rounds) if self._has_secrets else None
+        if spent is None:
+            return kept
+        self._server.keep_account(spent)
+        if kept and kept[-1].privacy == spent:
+            return kept
+        with written_whole(self._account) as file:  # before the ledger is cut, for a process that ends before a round
+            file.write_text(spent.model_dump_json())
+        return [*kept[:-1], *(last.model_copy(update={"privacy": spent}) for last in kept[-1:])]
+
+    def _spent_before(self, rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
+        """Return all that was spent so far, also in rounds that no ledger holds any more."""
+        accounts = [record.privacy for record in rounds[-1:] if record.privacy is not None]
+        if self._account.exists():
+            try:
+                accounts.append(PrivacySpent.model_validate_json(self._account.read_bytes()))
+            except ValidationError as error:
+                raise DataError(
+                    f"{self._account} is damaged, and says no more what was spent in rounds that were run twice; begin"
+                    " anew in another folder, and count this run's epsilon besides"
+                ) from error
+        return max(accounts, key=lambda account: sum(account.rounds.values()), default=None)  # accounts only grow
 
     def _opened_before(self) -> int:
         """Return the round whose secure sum was opened last."""

@@ -27,6 +27,11 @@ def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> 
         try:
             save_file(storable(tensors), scratch, dict(metadata))
         except SafetensorError as error:
+            if "header too large" in str(error):
+                raise DataError(
+                    f"cannot write {path.absolute()}: a safetensors file cannot name {len(tensors):,} tensors; it ends"
+                    " at about half a million, so take fewer clients, or a method that remembers less of each"
+                ) from error
             raise OSError(str(error)) from error
 
 
