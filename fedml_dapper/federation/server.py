@@ -195,7 +195,7 @@ class Server(Collector):
         for feature in self._features:
             record = feature.closed(record)
         self.last_record = record
-        self.attendance.relieve(records)
+        self.attendance.round_closed(records)
         return record
 
     def _senders_not_finite(self) -> tuple[int, ...]:

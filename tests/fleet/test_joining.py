@@ -126,6 +126,26 @@ def test_what_the_server_makes_of_an_announcement(tiny_settings: SettingsFactory
         Server(build_experiment(tiny_settings(*own))).join(0, heard(profile=profile(1.0)))
 
 
+@pytest.mark.parametrize("method", ["dapperfl_slim", "fedecover"])
+def test_a_silo_that_joins_in_an_open_round_changes_nobody_s_plan(
+    tiny_settings: SettingsFactory, tmp_path: Path, method: str
+) -> None:
+    own = (*FEW, *across_silos(tmp_path), "client_share=null", "partition=own", f"method={method}", "norm=group")
+    server = Server(build_experiment(tiny_settings(*own)))
+    for silo in (0, 2, 3):
+        server.join(silo, Announcement(domain="fonts", num_train=200, num_test=20, level=4))
+    assert server.round_clients() == [0, 2, 3]
+    sent = {silo: server.downlink(silo).plan for silo in (2, 3)}
+    server.join(1, Announcement(domain="fonts", num_train=300, num_test=20, level=5))
+    server.join(0, Announcement(domain="fonts", num_train=300, num_test=20, level=3))
+    for silo, plan in sent.items():
+        assert server.downlink(silo).plan.equals(plan)
+    assert [known.num_samples for known in server.state.profiles[:2]] == [300, 300]
+    assert server.state.profiles[0].level == 4
+    server.close_round()
+    assert [known.level for known in server.state.profiles] == [3, 5, 4, 4]
+
+
 def test_an_announcement_of_any_length_is_not_read() -> None:
     long = Announcement(domain="fonts", num_train=200, profile=profile(1.0)).as_text() + " " * 2**16
     with pytest.raises(ProtocolError, match=r"letters; 65536 are allowed"):

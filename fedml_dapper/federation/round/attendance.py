@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.round.feature import RoundFeature
@@ -27,6 +28,8 @@ class Attendance:
         self.quarantine = Quarantine(experiment.settings.dapper_args.defence)
         """Clients that are left out, for uploads that were refused or by an operator."""
         self._state = state
+        self._joined: set[int] = set()
+        """Clients that joined in the open round, whose level is that of before until it closes."""
         self.quarantined: tuple[int, ...] = ()
         """Clients that were chosen for the last round, and left out of it."""
 
@@ -69,7 +72,8 @@ class Attendance:
     def join(self, client_id: int, announcement: Announcement) -> bool:
         """Note what data a silo holds, when it joins or comes back.
 
-        It takes part from the next round on. Its upload in the open round has to fit what it says now.
+        It takes part from the next round on, and has its level from then on. Its upload in the open round has to fit
+        what it says of its data now.
 
         Returns:
             Whether the announcement differs from the silo's last one.
@@ -81,15 +85,21 @@ class Attendance:
         self._renew(client_id)
         return is_news
 
-    def relieve(self, records: Sequence[ClientRecord]) -> None:
-        """Give clients that took longer than planned in the round just closed a smaller level, as the fleet asks."""
-        for record in records:
-            if self._roster.relieve(record.client, record.level, record.seconds):
-                self._renew(record.client)
+    def round_closed(self, records: Sequence[ClientRecord]) -> None:
+        """Give silos that joined their level, and a smaller one to clients that took longer than the fleet plans."""
+        relieved = [one.client for one in records if self._roster.relieve(one.client, one.level, one.seconds)]
+        for client_id in sorted(self._joined.union(relieved)):
+            self._renew(client_id)
+        self._joined.clear()
 
     def _renew(self, client_id: int) -> None:
         known = list(self._state.profiles)
-        known[client_id] = self._roster.profile_of(client_id, self._state.round + 1)
+        before = known[client_id]
+        renewed = self._roster.profile_of(client_id, self._state.round + 1)
+        if self._state.clients:  # a method may deal channels out by all levels, and others are at work with theirs
+            renewed = replace(renewed, level=before.level, ratio=before.ratio)
+            self._joined.add(client_id)
+        known[client_id] = renewed
         self._state.profiles = tuple(known)
 
     def strike(self, client_id: int) -> None:

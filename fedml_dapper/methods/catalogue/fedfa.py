@@ -78,7 +78,7 @@ class FeatureAugmentation(nn.Module):
         mean = features.mean(dim=(2, 3))
         std = (features.var(dim=(2, 3), correction=0) + _EPS).sqrt()
         for running, statistic in ((self.running_mean, mean), (self.running_std, std)):
-            running.lerp_(statistic.detach().mean(dim=0), 1 - self.momentum)
+            running.lerp_(statistic.detach().mean(dim=0).to(running.dtype), 1 - self.momentum)
         new_mean = self._moved(mean, self.shared_mean_variance)
         new_std = self._moved(std, self.shared_std_variance)
         normalised = (features - _maps(mean)) / _maps(std)
