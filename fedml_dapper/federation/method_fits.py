@@ -7,7 +7,7 @@ from typing import Any
 from fedml_dapper.config import Settings
 from fedml_dapper.config.compatibility import Capabilities, check_capabilities
 from fedml_dapper.federation.privacy.account_of_run import check_steps
-from fedml_dapper.methods import Method, running_statistics
+from fedml_dapper.methods import Method, check_untied, running_statistics
 
 
 def check_method(settings: Settings, method: Method[Any]) -> None:
@@ -31,6 +31,7 @@ def check_method(settings: Settings, method: Method[Any]) -> None:
         ),
     )
     check_steps(method.problem, method.personal)
+    check_untied(method.name, method.problem, method.personal)
 
 
 def _fits_all_levels(method: Method[Any]) -> bool:

@@ -38,6 +38,7 @@ from fedml_dapper.methods.contract import (
     payload_bytes,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
+from fedml_dapper.methods.contract.requirements import check_untied
 from fedml_dapper.process.lazy_imports import lazy_names
 from fedml_dapper.registry import Registry
 
@@ -94,6 +95,7 @@ __all__ = [
     "as_received",
     "as_sent",
     "build_method",
+    "check_untied",
     "effective_params",
     "payload_bytes",
     "recalibrate",

@@ -46,3 +46,15 @@ def test_recalibration_draws_nothing() -> None:
     statistics = recalibrate(model, [Batch(inputs, torch.zeros(8))], torch.device("cpu"))  # type: ignore[arg-type]
     assert torch.equal(torch.get_rng_state(), generator)
     torch.testing.assert_close(statistics["1.running_mean"], inputs.mean(dim=0))  # as in evaluation
+
+
+def test_batches_of_one_alone_leave_the_statistics_as_they_are() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    model(torch.randn(8, 4) + 3)
+    before = running_statistics(model)
+    alone = [Batch(torch.randn(1, 4), torch.zeros(1))] * 3
+    measured = recalibrate(model, alone, torch.device("cpu"))  # type: ignore[arg-type]
+    assert measured.keys() == before.keys()
+    assert all(tensor.equal(before[name]) for name, tensor in measured.items())
+    mixed = recalibrate(model, [*alone, Batch(torch.ones(2, 4), torch.zeros(2))], torch.device("cpu"))  # type: ignore[arg-type]
+    torch.testing.assert_close(mixed["0.running_mean"], torch.ones(4))

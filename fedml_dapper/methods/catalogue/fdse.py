@@ -115,7 +115,10 @@ class FDSE(Method[FDSEParams]):
     def notes(self) -> tuple[str, ...]:
         """What is not decomposed, though it might seem so."""
         whole = undecomposed_layers(self.problem.backbone, self.problem.example)
-        what = "fdse decomposes torch's linear layers and convolutions without groups, of a BatchNorm with statistics"
+        what = (
+            "fdse decomposes torch's linear layers and convolutions without groups, of a BatchNorm with statistics,"
+            " where both are called once"
+        )
         return (*super().notes, f"{listed(whole)} shared as a whole: {what}") if whole else super().notes
 
     @cached_property
@@ -175,7 +178,7 @@ class FDSE(Method[FDSEParams]):
         for epoch in range(1, self.params.adapt_epochs + 1):
             for images, _ in data.batches(server.round, epoch, device):
                 with entering(_shared_norms(model)) as features:
-                    model.encode(images)
+                    model(images)
                 optimizer.zero_grad()
                 consistency(features).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
                 optimizer.step()

@@ -113,6 +113,11 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
                 "dapper_args.params.fedcmd.candidates: `all` needs layers in one chain, which residual networks are"
                 " not; set it to linear, or choose another model_args.model"
             )
+        if not self.candidates:
+            raise ConfigError(
+                "dapper_args.method: fedcmd elects one of the layers that clients train, and all of its candidates are"
+                " frozen; set dapper_args.params.fedcmd.candidates to all, or choose another method"
+            )
 
     @property
     def first_share(self) -> float:
@@ -131,11 +136,23 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         if self.params.candidates == "all":
             kinds |= {name for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
         called = called_layers(model, example)
-        return tuple(layer.name for layer in self._layers if layer.name in kinds & called)
+        return tuple(layer.name for layer in self._layers if layer.name in kinds & called and self._learns(layer.name))
+
+    def _learns(self, layer: str) -> bool:
+        """Whether clients train parameters of the layer itself, so that their layers differ."""
+        return bool(self._parameters(layer))
+
+    def _parameters(self, layer: str) -> list[str]:
+        """Names of the layer's parameters that are trained."""
+        names = (f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters())
+        return [name for name in names if not self.problem.layout.tensors[name].frozen]
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        return layers_of(self.problem.backbone)
+        """All layers, with those of their tensors that clients send."""
+        travelling = frozenset(self.problem.layout.travelling)
+        layers = layers_of(self.problem.backbone)
+        return [Layer(one.name, tuple(name for name in one.tensors if name in travelling)) for one in layers]
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, and one more forward pass in rounds of phase 1 whose vote is on all images."""
@@ -214,7 +231,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         layer = self.candidates[self._elected(server)]
         only_last = self.params.scope == "round"
         members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
-        parameters = [f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters()]
+        parameters = self._parameters(layer)
         vectors = [torch.cat([models.tensor(j, name).flatten() for name in parameters]) for j in members]
         similarities = similarity(torch.stack(vectors), members.index(client_id))
         return dict(zip(members, similarities.tolist(), strict=True))

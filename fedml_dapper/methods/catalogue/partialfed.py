@@ -40,6 +40,7 @@ from fedml_dapper.methods.contract import (
     Problem,
     Upload,
 )
+from fedml_dapper.methods.contract.requirements import check_untied
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.methods.parts.per_step import PerStep
 from fedml_dapper.models import Backbone
@@ -86,6 +87,10 @@ class PartialFed(Method[PartialFedParams]):
                 f"dapper_args.params.partialfed.local: {problem.backbone.label} has no {' and no '.join(params.local)},"
                 " so that clients would keep nothing; name other kinds of layers, or none, which is fedavg"
             )
+        if params.strategy == "fix":
+            check_untied(self.name, problem, {tensor for layer in self.candidates for tensor in layer.tensors})
+        for layer in self.candidates if params.strategy == "adaptive" else ():  # each is kept or loaded by itself
+            check_untied(self.name, problem, layer.tensors)
 
     @cached_property
     def candidates(self) -> list[Layer]:

@@ -36,7 +36,8 @@ def recalibrate(
     """Statistics of ``model`` on un-augmented images, as the cumulative average over their batches; no labels.
 
     With ``layers``, of these alone. All else runs as in evaluation, where the statistics are used: dropout draws
-    nothing. The model is given back unchanged. A model without BatchNorm has none, and does not run.
+    nothing. The model is given back unchanged. A model without BatchNorm has none, and does not run. Batches of one
+    sample measure nothing; where there are no others, the statistics are those that the model has.
     """
     norms: Sequence[BatchNorm] = layers or [layer for layer in model.modules() if _tracks(layer)]
     if not norms:
@@ -48,14 +49,16 @@ def recalibrate(
         layer.train()
         layer.reset_running_stats()
         layer.momentum = None  # cumulative average
+    is_measured = False
     for inputs, _ in data:
         if count(inputs) > 1:
             model(moved(inputs, device))
-    statistics = running_statistics(model)
+            is_measured = True
+    measured = running_statistics(model)
     for layer, momentum in zip(norms, momenta, strict=True):
         layer.momentum = momentum
     model.load_state_dict(before)
-    return statistics
+    return measured if is_measured else running_statistics(model)
 
 
 def renew_statistics(model: Backbone, data: Iterable[Batch], device: torch.device) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from fedml_dapper.config import DapperArgs, Settings
 from fedml_dapper.config.compatibility import Capabilities, check_capabilities
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning.plan import gain_of
@@ -68,6 +70,21 @@ def check_importance(method: Method[Any]) -> None:
     gains = {gain_of(producer) for producer in producers}
     are_personal = bool(gains & problem.personal_tensors)
     check_capabilities(_settings_of(problem), Capabilities(method=method.name, compares_personal_gains=are_personal))
+
+
+def check_untied(method: str, problem: Problem, apart: Collection[str]) -> None:
+    """Check that no tensor has a name among those that ``method`` treats ``apart``, and another that is not.
+
+    Raises ``ConfigError``: what clients keep under one name, the server would change under the other.
+    """
+    for name, spec in problem.layout.tensors.items():
+        first = spec.alias_of
+        if first is not None and (name in apart) != (first in apart):
+            raise ConfigError(
+                f"dapper_args.method: clients of `{method}` keep one of {name} and {first} to themselves, which in"
+                f" {problem.backbone.label} are one tensor; untie them, as Hugging Face's tie_word_embeddings: false"
+                " does, or choose another method"
+            )
 
 
 def _settings_of(problem: Problem) -> Settings:

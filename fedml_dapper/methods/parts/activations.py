@@ -16,6 +16,11 @@ class Activation(NamedTuple):
     output: Tensor
 
 
+def _copy(tensor: Tensor) -> Tensor:
+    """The values as they are now: a layer that works in place, such as ``ReLU(inplace=True)``, may follow."""
+    return tensor.detach().clone()
+
+
 @contextmanager
 def observed(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Activation]]:
     """Dictionary with the latest forward pass's :class:`Activation` of each of ``layers``, by name, filled inside."""
@@ -27,7 +32,7 @@ def observed(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Acti
             _layer: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor, name: str = name
         ) -> None:
             [given, *_] = (*inputs, *named.values())
-            latest[name] = Activation(given.detach(), output.detach())
+            latest[name] = Activation(_copy(given), _copy(output))
 
         hooks.append(model.get_submodule(name).register_forward_hook(note, with_kwargs=True))
     try:

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.methods.parts.layers import module_order, modules_of, normalised_layers
+from fedml_dapper.methods.parts.layers import calls_of_layers, module_order, modules_of, normalised_layers
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.skipping import SkippingConv
@@ -81,10 +81,12 @@ def decompose(
     there is nothing to decompose.
     """
     decomposed = copy.deepcopy(backbone)
+    calls = calls_of_layers(decomposed, example)
     pairs = {
         layer: norm
         for layer, norm in normalised_layers(decomposed, example, BatchNorm).items()
         if _can_be_split(decomposed.get_submodule(layer), decomposed.get_submodule(norm))
+        and calls[layer] == calls[norm] == 1  # of several calls, each would have statistics of its own
     }
     if not pairs:
         raise ConfigError(

@@ -6,7 +6,8 @@ Layers come in the order of the forward pass; in the residual blocks of built-in
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import NORMS
-from fedml_dapper.models.running import running, undisturbed
+from fedml_dapper.models.running import undisturbed
 from fedml_dapper.pruning.tracing.linear_maps import linear_maps
 
 
@@ -123,10 +124,22 @@ def called_layers(model: Backbone, example: Inputs) -> frozenset[str]:
 
     Of others only the weights are used, as torch's attention does with those of ``out_proj``.
     """
+    return frozenset(calls_of_layers(model, example))
+
+
+def calls_of_layers(model: Backbone, example: Inputs) -> Mapping[str, int]:
+    """How often a forward pass of ``example`` calls each module, by name; without those that it does not call."""
     probe = copy.deepcopy(model).eval()
-    with running(probe, []) as ran, undisturbed(example):
+    calls = Counter[str]()
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: calls.update([name])
+
+    for name, layer in probe.named_modules():
+        layer.register_forward_pre_hook(note(name))
+    with undisturbed(example):
         probe(moved(example, next(model.parameters()).device))
-    return frozenset(ran)
+    return calls
 
 
 def _begins_layer(module: nn.Module) -> bool:
