@@ -12,6 +12,8 @@ from fedml_dapper.federation import ClientSide, Server, build_experiment, simula
 from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.methods import Aggregation, FedAvg, ServerState
 
+from ..grids import ON_ANY_NETWORK, sampled
+
 SettingsFactory = Callable[..., Settings]
 
 
@@ -103,6 +105,14 @@ def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> 
         )
     [plain] = simulate(build_experiment(tiny_settings("comm_round=1")))[1]
     assert plain.validation_scores is None
+
+
+@pytest.mark.parametrize("method", sampled(ON_ANY_NETWORK, always=("fedfa", "fdse"), quick=("fedfa",)))
+def test_every_method_trains_in_bf16(tiny_settings: SettingsFactory, method: str) -> None:
+    few = ("client_num_in_total=4", "client_num_per_round=4", "client_share=0.03", "epochs=1")
+    asked = (f"method={method}", "precision=bf16", "comm_round=2", "ratios=[0.0, 0.3]", "params.nefl.sizes=[0.6, 1.0]")
+    _, records = simulate(build_experiment(tiny_settings(*few, *asked)))
+    assert records[-1].model_is_finite
 
 
 @pytest.mark.nightly
