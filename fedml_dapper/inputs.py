@@ -75,8 +75,19 @@ def channels_last(inputs: Inputs) -> Inputs:
 
 
 def axes_in_order(inputs: Inputs) -> Inputs:
-    """Return inputs laid out in memory in the order of their axes."""
-    return mapped(inputs, torch.Tensor.contiguous)
+    """Return inputs laid out in memory in the order of their axes.
+
+    Also grey images that were permuted: of one channel torch calls any strides contiguous, and convolutions go by them.
+    """
+    return mapped(inputs, lambda part: part.contiguous() if _tells_its_layout(part) else _in_order(part))
+
+
+def _tells_its_layout(part: Tensor) -> bool:
+    return part.dim() != 4 or part.shape[1] != 1
+
+
+def _in_order(part: Tensor) -> Tensor:
+    return torch.empty(part.shape, dtype=part.dtype, device=part.device).copy_(part)
 
 
 def _is_image(part: Tensor) -> bool:

@@ -159,7 +159,7 @@ class Run:
 
     def __repr__(self) -> str:
         accuracy = self.summary.global_accuracy
-        last = "" if accuracy is None else f", {accuracy.last:.1f} % in the last"
+        last = "" if accuracy is None else f", {self._record.metric.text(accuracy.last)} in the last"
         return f"<Run {self.folder}: {self._record.method} on {self._record.suite}, {self.summary.rounds} rounds{last}>"
 
     def _repr_html_(self) -> str:

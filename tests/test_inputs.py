@@ -11,6 +11,7 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.inputs import (
     Inputs,
     as_inputs,
+    axes_in_order,
     count,
     described,
     expanded,
@@ -73,3 +74,14 @@ def test_where_one_tensor_is_needed_several_are_one_line() -> None:
     assert one_tensor(IDS) is IDS
     with pytest.raises(DataError, match="one tensor is needed as input, and these are 2"):
         one_tensor((IDS, MASK))
+
+
+def test_grey_images_that_were_permuted_are_laid_out_in_order() -> None:
+    grey = torch.randn(2, 8, 8, 1).permute(0, 3, 1, 2)
+    assert grey.is_contiguous()
+    in_order = axes_in_order(grey)
+    assert isinstance(in_order, torch.Tensor)
+    assert in_order.equal(grey)
+    convolved = torch.nn.Conv2d(1, 4, 3)(in_order)
+    assert convolved.is_contiguous()
+    convolved.view(2, -1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from fedml_dapper.config.named_path import NamedPath
@@ -30,7 +30,7 @@ def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
         raise click.UsageError("give at least two runs' folders")
     comparison = compared(folders)
     if as_json:
-        click.echo(json.dumps(comparison.document(), indent=2))
+        click.echo(TypeAdapter(dict).dump_json(comparison.document(), indent=2))
         return
     from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
     from fedml_dapper.evaluation.terminal import say

@@ -62,7 +62,7 @@ def export(
     output: Path,
 ) -> None:
     """Write the model of the finished RUN that a device runs, check it, and say what it costs and what it can do."""
-    from fedml_dapper.export import Exporter, calibrated, choose, pictures_for
+    from fedml_dapper.export import Exporter, calibrated, choose, has_statistics, pictures_for
     from fedml_dapper.federation.run_folder.finished import open_finished
 
     finished = open_finished(run, trust_code=trust_code)
@@ -71,7 +71,8 @@ def export(
     if calibrate is None:
         show(exporter.export(subject, output), output)
         return
-    subject = calibrated(subject, finished, calibrate)
+    if not int8 or has_statistics(subject):  # without BatchNorm int8's ranges alone are measured
+        subject = calibrated(subject, finished, calibrate)
     show(exporter.export(subject, output, pictures=pictures_for(finished, calibrate)), output)
 
 

@@ -102,7 +102,7 @@ class Items(Samples):
     @property
     def example(self) -> Inputs:
         """The first input."""
-        return self._collated(self.places[:1]).inputs
+        return self.first.inputs
 
     @property
     def first(self) -> Batch:

@@ -196,9 +196,10 @@ def _items(name: str, source: object) -> Items:
     target = items.first.targets
     if target.dim() != 1 or target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         return items
-    labels = _stated_labels(items.sources[0], length)
-    if labels is None or len(labels) != length or _contradicted(items, labels):
-        labels = _labels_of(items.sources[0], length)
+    with seeded_everywhere(0):  # items that draw have the same labels in every process
+        labels = _stated_labels(items.sources[0], length)
+        if labels is None or len(labels) != length or _contradicted(items, labels):
+            labels = _labels_of(items.sources[0], length)
     lowest = int(labels.min())
     if lowest < 0:
         index = int(labels.argmin())

@@ -12,6 +12,10 @@ from fedml_dapper.datasets.partition import FEWEST, too_few
 from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, find_recipe, load_suite
 from fedml_dapper.errors import ConfigError
 
+_UNUSED = (
+    "domain {domain}: {count} validation samples stay unused, as silos with data of their own choose no round by any"
+)
+
 
 def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
     """Load the suite with the silo's domain alone, from the silo's own folder.
@@ -72,7 +76,8 @@ def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> D
         raise too_few(client_id, domain.name, len(domain.train), "give the silo more")
     tests = TestSamples(domain.name, domain.test)
     client = ClientSamples(client_id, domain.name, domain.train, batch_size, seed)
-    return Division((client,), (ClientTests(tests),), ())
+    notes = () if domain.validation is None else (_UNUSED.format(count=len(domain.validation), domain=domain.name),)
+    return Division((client,), (ClientTests(tests),), (), notes=notes)
 
 
 def server_division(suite: Suite) -> Division:

@@ -58,7 +58,7 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
         elapsed_s=clocks[-1].elapsed_s,
         joules=clocks[-1].joules,
         waiting=1 - busy / spent if spent else 0.0,
-        reached={target: _time_to(target, rounds) for target in _TARGETS} if run.metric.unit == "%" else {},
+        reached={target: _time_to(target, rounds) for target in _TARGETS} if _are_shares_to_reach(run) else {},
         by_domain={
             domain: Participation(
                 began=sum(where == domain for where, _ in began),
@@ -74,6 +74,11 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
         keeps_late=bool(later),
         last_round=max(record.round for record in rounds if record.clock is not None),
     )
+
+
+def _are_shares_to_reach(run: RunRecord) -> bool:
+    """Whether the headline is a share in percent of which more is better."""
+    return run.metric.unit == "%" and run.metric.higher_is_better
 
 
 def _work(clock: RoundOnClock) -> Iterator[tuple[float, float]]:

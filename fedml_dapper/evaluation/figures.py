@@ -146,7 +146,8 @@ def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
                     axes.plot(found.domain_accuracy[domain], y, color=colour, linestyle="", zorder=3, **_mark(number))
     axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
     axes.invert_yaxis()
-    axes.set_xlim(0, 100 if run.metric.unit == "%" else None)
+    if run.metric.unit == "%":
+        axes.set_xlim(0, 100)
     axes.set_xlabel(run.metric.title)
     axes.set_ylabel("capability level")
     handles: list[Patch | Line2D] = [

@@ -10,11 +10,12 @@ import torch
 from matplotlib.figure import Figure
 
 from fedml_dapper.datasets import TestData
+from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation.confusion import Counts, confusion
 from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.evaluation.predictions import draw_predictions
 from fedml_dapper.federation import MODEL_NAME, Experiment, RunRecord
-from fedml_dapper.federation.run_folder.finished import open_finished
+from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
 from fedml_dapper.fleet import demands
 from fedml_dapper.models import Backbone
 from fedml_dapper.randomness.seeding import Stream, torch_generator
@@ -57,7 +58,9 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions, trus
     )
     if experiment is None or not method.has_global_model:
         return LastModel(memory)
-    model = omissions.with_fallback("confusions and predictions", lambda: method.global_model(finished.state), None)
+    model = omissions.with_fallback(
+        "confusions and predictions", lambda: _global_model(run, finished, experiment), None
+    )
     if model is None:
         return LastModel(memory)
     model = model.to(experiment.device).eval()
@@ -66,6 +69,17 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions, trus
         omissions.with_fallback("confusions", lambda: _confusions(model, experiment), {}),
         omissions.with_fallback("predictions", lambda: _predictions(model, experiment), None),
     )
+
+
+def _global_model(run: RunRecord, finished: FinishedRun, experiment: Experiment) -> Backbone:
+    """Return the global model; raise :class:`DataError` where domains or classes are not the run's any more."""
+    domains = {test.domain for test in experiment.tests}
+    if domains != set(run.domains) or (run.classes and experiment.record().classes != run.classes):
+        raise DataError(
+            f"the data have domains {', '.join(sorted(domains))} by now, and the run had {', '.join(run.domains)}, or"
+            " other classes"
+        )
+    return finished.method.global_model(finished.state)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from fedml_dapper.export.card import CARD_NAME, Card
 from fedml_dapper.export.exporting import Exporter
 from fedml_dapper.export.newcomer import adapt
 from fedml_dapper.export.prediction import Prediction, predict
-from fedml_dapper.export.subjects import calibrated, choose, pictures_for
+from fedml_dapper.export.subjects import calibrated, choose, has_statistics, pictures_for
 
 __all__ = [
     "CARD_NAME",
@@ -18,6 +18,7 @@ __all__ = [
     "adapt",
     "calibrated",
     "choose",
+    "has_statistics",
     "pictures_for",
     "predict",
     "read_sidecar",

@@ -84,7 +84,7 @@ class Exporter:
                 before=None if before is None else self._accuracy_of(before, sets),
                 metric=self.run.record.metric,
                 clients=self.run.record.clients,
-                dense=self.run.method.model_size(DENSE),
+                dense=self._merged_size(0.0, self.run.method.model_size(DENSE)),
                 tested={name: test.num_samples for name, test in sets.for_network.items()},
                 without_data=self.run.without_data,
                 machine=machine(),
@@ -167,11 +167,13 @@ class Exporter:
         """Parameters, and multiply-accumulates of one input, of the model with its adapters merged."""
         method = self.run.method
         if subject.level is None:
-            parameters, macs = method.model_size(DENSE)
-        else:
-            cost = method.footprint(subject.ratio)
-            parameters, macs = cost.parameters, cost.macs
-        layout = method.problem.layout
-        if not has_adapters(layout.tensors):  # a method that cuts in depth has levels that no widths come to
-            return parameters, macs
-        return size_when_merged(layout, method.problem.widths(subject.ratio), (parameters, macs))
+            return self._merged_size(subject.ratio, method.model_size(DENSE))
+        cost = method.footprint(subject.ratio)
+        return self._merged_size(subject.ratio, (cost.parameters, cost.macs))
+
+    def _merged_size(self, ratio: float, size: tuple[int, int]) -> tuple[int, int]:
+        """What is left of a model's parameters and multiply-accumulates once its adapters are merged."""
+        problem = self.run.method.problem
+        if not has_adapters(problem.layout.tensors):  # a method that cuts in depth has levels that no widths come to
+            return size
+        return size_when_merged(problem.layout, problem.widths(ratio), size)

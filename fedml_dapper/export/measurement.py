@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import TestData
 from fedml_dapper.deployment.formats import Runtime
 from fedml_dapper.deployment.parity import COMPARED, random_inputs
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.export.subjects import CPU
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.federation.scoring.testing import evaluate
-from fedml_dapper.inputs import Inputs, joined, rows
+from fedml_dapper.inputs import Inputs, joined, rows, tensors_of
 from fedml_dapper.tasks import Task
 
 _WARM_UP = 5
@@ -49,6 +50,7 @@ def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
         if client is not None:
             tests[f"client {client}'s own"] = experiment.own_tests(client).test
     for_files = {name: as_pixels(test) for name, test in tests.items()}
+    _check_one_shape(run, tests)
     compared = (_some(tests), _some(for_files)) if tests else random_inputs(run.origin)
     return TestSets(tests, for_files, compared)
 
@@ -82,6 +84,17 @@ class _Running(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         return self._runtime(inputs)
+
+
+def _check_one_shape(run: FinishedRun, tests: Mapping[str, TestData]) -> None:
+    """Raise :class:`ConfigError` where inputs differ in shape, as texts of unequal length do: a file takes one."""
+    samples = [next(iter(spread(test, COMPARED))).inputs for test in tests.values()]
+    shapes = {str([list(part.shape[1:]) for part in tensors_of(one)]) for one in (run.method.problem.example, *samples)}
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"inputs of this run differ in shape, {' and '.join(sorted(shapes)[:2])}, and an exported file takes one;"
+            " let the function that loads the data pad or cut all of them to one length, and train again"
+        )
 
 
 def _some(tests: Mapping[str, TestData]) -> Inputs:

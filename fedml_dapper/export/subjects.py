@@ -76,6 +76,11 @@ def of_level(run: FinishedRun, level: int | None) -> Subject:
     return Subject(run.level_model(level).eval(), whose, level, ratio)
 
 
+def has_statistics(subject: Subject) -> bool:
+    """Return whether the model has a BatchNorm with running statistics."""
+    return bool(running_statistics(subject.model, copy=False))
+
+
 def calibrated(subject: Subject, run: FinishedRun, folder: Path) -> Subject:
     """Return ``subject`` with BatchNorm's statistics of the pictures in ``folder``.
 
@@ -83,7 +88,7 @@ def calibrated(subject: Subject, run: FinishedRun, folder: Path) -> Subject:
         ConfigError: The model has no BatchNorm.
         DataError: There are no pictures.
     """
-    if not running_statistics(subject.model):
+    if not has_statistics(subject):
         raise ConfigError(
             f"--calibrate: {run.method.problem.backbone.label} has no BatchNorm, so that there are no statistics to"
             " measure; leave it out"

@@ -81,6 +81,7 @@ class ClientSide:
             precision=self._experiment.settings.device_args.precision,
             augment=self._augment(client_id),
             capture=self.capture,
+            weigh=self._experiment.method.problem.task.weight,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
         if not self._experiment.settings.dapper_args.evaluation.personal:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import is_parametrized
 
 from fedml_dapper.models.adapters import AdaptedLinear
 from fedml_dapper.pruning.attention import SlimAttention
@@ -16,6 +20,27 @@ def match_attributes(module: nn.Module) -> None:
 
     Grouped convolutions and group norms are expected to have lost whole groups, and attention whole heads.
     """
+    if is_parametrized(module):
+        with computed_as_in_evaluation(module):
+            _match(module)
+    else:
+        _match(module)
+
+
+@contextmanager
+def computed_as_in_evaluation(module: nn.Module) -> Iterator[None]:
+    """Have a parametrized layer compute its weight without a trace: ``spectral_norm`` else goes a step on."""
+    modes = {part: part.training for part in module.modules()}
+    for part in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _match(module: nn.Module) -> None:
     match module:
         case _ConvNd():
             _match_convolution(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,7 @@ def levels_by(rule: LevelRule, name: str, fleet: Fleet) -> tuple[int, ...]:
         ConfigError: The rule fails, or does not return one allowed level per client.
     """
     try:
-        levels = tuple(rule(fleet))
+        levels = tuple(map(operator.index, rule(fleet)))
     except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"dapper_args.levels.assignment: `{name}` fails in round {fleet.round}: {type(error).__name__}: {error}"

@@ -35,9 +35,8 @@ class SearchPlan(Record):
 
     @property
     def space(self) -> SearchSpace:
-        return SearchSpace(
-            METHODS[self.method], self.settings["dapper_args"]["params"].get(self.method, {}), self.ranges
-        )
+        method = METHODS.find(self.method)
+        return SearchSpace(method, self.settings["dapper_args"]["params"].get(method.name, {}), self.ranges)
 
     @property
     def rounds(self) -> int:
@@ -46,8 +45,8 @@ class SearchPlan(Record):
         return rounds * len(self.seeds)
 
     def overlay(self, params: Params) -> dict[str, Any]:
-        """Return ``params`` as a section of an experiment file."""
-        return {"dapper_args": {"params": {self.method: params}}}
+        """Return ``params``, with the method whose they are, as a section of an experiment file."""
+        return {"dapper_args": {"method": self.method, "params": {METHODS.find(self.method).name: params}}}
 
     def run_settings(self, params: Params, seed: int) -> Settings:
         """Return the settings of one run of a trial."""

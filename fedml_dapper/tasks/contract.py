@@ -44,6 +44,13 @@ class Task(Unchanging, ABC):
     def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
         """Return all metrics by name, the headline's included, from ``sums`` over all batches (float64, on the CPU)."""
 
+    def weight(self, targets: Tensor) -> int | Tensor:
+        """Return what the loss of a batch is a mean over: its samples, or those of their parts that count.
+
+        By it the pieces of a batch (``train_args.micro_batch_size``) count as they do in the whole.
+        """
+        return len(targets)
+
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss summed over the batch, so that batches of any size add up."""
         return self.loss(outputs, targets) * len(targets)

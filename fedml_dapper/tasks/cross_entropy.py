@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedml_dapper.errors import DataError
 
+_HALF = (torch.float16, torch.bfloat16)
 NOTHING = -100
 """Target that torch leaves out of the loss by default."""
 
@@ -17,8 +19,9 @@ def cross_entropy(outputs: Tensor, targets: Tensor, reduction: str = "mean", ign
     Raises:
         DataError: A target is none of the C classes; on a GPU torch ends with an error of its own instead.
     """
+    logits = outputs.float() if outputs.dtype in _HALF else outputs  # sums over many targets do not fit these
     try:
-        return F.cross_entropy(outputs, targets, ignore_index=ignored, reduction=reduction)
+        return F.cross_entropy(logits, targets, ignore_index=ignored, reduction=reduction)
     except IndexError as error:
         if strange := unknown_class(targets, outputs.shape[1], ignored):
             raise DataError(strange) from error

@@ -37,6 +37,9 @@ class LanguageModelling(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._summed(outputs, targets) / self._counted(targets).clamp(min=1)
 
+    def weight(self, targets: Tensor) -> Tensor:
+        return self._counted(targets)
+
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return summed loss, tokens that count, and how many of them are the likeliest."""
         loss = self._summed(outputs, targets).double()

@@ -40,7 +40,10 @@ class Segmentation(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         total = cross_entropy(outputs, targets, reduction="sum", ignored=self._ignored)
-        return total / (targets != self._ignored).sum().clamp(min=1)
+        return total / self.weight(targets).clamp(min=1)
+
+    def weight(self, targets: Tensor) -> Tensor:
+        return (targets != self._ignored).sum()
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return numbers of pixels by class, (C,) each: ``truth``, ``predicted``, and ``hits``, which are both."""
@@ -60,6 +63,8 @@ class Segmentation(Task):
         hits = sums["hits"]
         unions = sums["truth"] + sums["predicted"] - hits
         seen = unions > 0
+        if not seen.any():
+            raise DataError("a test set has no pixel that counts; every one is train_args.task_arguments.ignore_index")
         return {
             MEAN_IOU.name: 100 * float((hits[seen] / unions[seen]).mean()),
             "pixel accuracy": 100 * float(hits.sum() / sums["truth"].sum()),

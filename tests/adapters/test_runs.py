@@ -127,6 +127,8 @@ def test_a_level_s_export_is_merged_and_slim(build: Build, tmp_path: Path) -> No
     parameters = sum(parameter.numel() for parameter in merged.parameters())
     assert card.about.parameters == parameters < 0.7 * sum(parameter.numel() for parameter in small_vit().parameters())
     assert all(file.difference is not None and file.difference < 1e-5 for file in card.files)
+    whole = Exporter(run, ("safetensors",)).export(choose(run), tmp_path / "whole")
+    assert (whole.about.parameters, whole.about.macs) == whole.dense == card.dense
 
 
 @pytest.mark.parametrize(("level", "rank"), [(None, 4), (2, 2)])

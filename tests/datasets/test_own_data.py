@@ -11,6 +11,7 @@ import torch
 
 from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets import ClientData, Suite, divide, load_suite
+from fedml_dapper.datasets.silo import silo_division
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.federation import build_experiment, simulate
 
@@ -382,3 +383,29 @@ def test_the_page_s_partition(tmp_path: Path, tiny_settings: Any) -> None:
     sizes = [client.num_samples for client in experiment.clients]
     assert max(sizes) - min(sizes) <= 1
     assert len(simulate(experiment)[1]) == 1
+
+
+DRAWN = """
+class Drawn(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, i): return torch.randn(3), int(np.random.randint(4))
+
+def load():
+    return {"a": (Drawn(), Drawn())}
+"""
+
+
+def test_labels_that_items_draw_are_the_same_in_every_process(tmp_path: Path) -> None:
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        [domain] = suite_of(tmp_path, DRAWN).domains
+        found.append(domain.train.labels)
+    assert found[0].equal(found[1])
+
+
+def test_validation_samples_of_a_silo_are_said_to_be_unused(tmp_path: Path) -> None:
+    part = "TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)"
+    suite = suite_of(tmp_path, f"def load(): return {{'a': ({part},) * 3}}")
+    [note] = silo_division(suite, 0, 8, seed=1).notes
+    assert "domain a: 40 validation samples stay unused" in note

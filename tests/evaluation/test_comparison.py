@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,11 @@ def test_what_cannot_be_compared_is_refused(write: Callable[..., Path], tmp_path
     judged = call(first, other, "-o", page)
     assert (judged.exit_code, "compare runs of one task" in " ".join(judged.output.split())) == (2, True)
     assert not page.exists()
+
+
+def test_shares_of_which_less_is_better_are_not_reached_by_the_largest(write: Callable[..., Path]) -> None:
+    errors = Metric("error rate", "%", higher_is_better=False)
+    runs = [write(name, start, timed=True, metric=errors) for name, start in (("first", 60), ("second", nan))]
+    document = json.loads(call(*runs, "--json").stdout, parse_constant=pytest.fail)
+    assert document["runs"][0]["clock"]["reached"] == {}
+    assert document["runs"][1]["global_accuracy"]["last"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.federation import RoundRecord, RunRecord
 
 from ..brought import brought, load_of
+from ..examples.pictures import make_pictures
 
 READ_ONCE = """
 class ReadOnce(TensorDataset):
@@ -118,3 +120,15 @@ def test_a_report_for_which_there_is_no_place_takes_nothing_from_the_run(tmp_pat
     assert "global (mean)" in words
     assert "The report was not written: " in words
     assert "report.html" in words
+
+
+def test_data_that_have_gained_a_domain_leave_the_rest(tmp_path: Path) -> None:
+    make_pictures(tmp_path / "pictures", per_class=4)
+    stranger = brought(tmp_path, load_of())
+    of_folder = ("data_args={dataset: folder, image_size: 8}", f"data_cache_dir={tmp_path / 'pictures'}")
+    assert stranger.run(*of_folder, "client_num_in_total=4", "client_num_per_round=4").exit_code == 0
+    first = next(path for path in (tmp_path / "pictures").iterdir() if path.is_dir())
+    shutil.copytree(first, tmp_path / "pictures" / "another")
+    page = write_run_report(stranger.run_dir).read_text()
+    assert "the data have domains another, " in page
+    assert "against what it cost" in page

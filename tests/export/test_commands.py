@@ -199,6 +199,18 @@ def test_without_the_data_it_goes_on_and_says_so(tmp_path: Path) -> None:
     assert_refused(call("export", run.folder, "--int8", "-o", tmp_path / "other"), "--calibrate", tmp_path / "other")
 
 
+def test_int8_takes_pictures_where_there_are_no_statistics_to_measure(
+    finished_quickstart: FinishedRun, tmp_path: Path
+) -> None:
+    write_pictures(finished_quickstart, tmp_path / "shots")
+    out = tmp_path / "out"
+    refused = call("export", finished_quickstart.folder, "--calibrate", tmp_path / "shots", "-o", out)
+    assert_refused(refused, "has no BatchNorm", out)
+    result = call("export", finished_quickstart.folder, "--int8", "--calibrate", tmp_path / "shots", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert (out / "model.int8.onnx").exists()
+
+
 def test_somebody_else_s_code_runs_with_consent_alone(
     finished_own: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,9 +32,10 @@ def test_index_mod_is_the_public_codes_rule() -> None:
         ([1, 2], r"`mine` gives \[1, 2\] in round 1; expected 3 levels from 1 to 5"),
         ([1, 2, 6], r"gives \[1, 2, 6\] in round 1"),
         ([0, 1, 2], r"gives \[0, 1, 2\] in round 1"),
+        ([1.0, 2.0, 3.0], "`mine` fails in round 1: TypeError: 'float' object cannot be interpreted as an integer"),
         (None, "`mine` fails in round 1: TypeError: 'NoneType' object is not iterable"),
     ],
 )
-def test_a_rule_gives_everyone_a_level(levels: list[int] | None, message: str) -> None:
+def test_a_rule_gives_everyone_a_level(levels: list[float] | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         levels_by(lambda _: levels, "mine", fleet(3))  # type: ignore[arg-type, return-value]

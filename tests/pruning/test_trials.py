@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm
 
 from fedml_dapper.pruning import ChannelLayout, trace_layout
 from fedml_dapper.pruning.draws import Draws
@@ -276,3 +277,11 @@ def test_a_draw_is_the_same_quantile_whatever_its_shape() -> None:
         first = torch.randint(9, (3,))
     with again:
         assert torch.equal(torch.randint(9, (3,)), first) is False  # the second of its draws
+
+
+def test_one_layer_of_a_spectral_norm_leaves_the_others_to_be_cut() -> None:
+    net = nn.Sequential(spectral_norm(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    layout = trace_layout(net, torch.zeros(1, 8), "grouped")
+    assert list(layout.groups) == ["2"]
+    assert all(tensor.equal(before[name]) for name, tensor in net.state_dict().items())

@@ -451,3 +451,33 @@ class _KillIn(_Rounds):
 
 def _without_seconds(folder: Path) -> str:
     return SECONDS.sub("", read_search(folder).model_dump_json())
+
+
+MINE = """
+from pydantic import Field
+from fedml_dapper.methods import FedAvg, MethodParams
+
+
+class Params(MethodParams):
+    beta: float = Field(default=0.5, ge=0, le=1)
+
+
+class Mine(FedAvg):
+    name = "mine"
+    Params = Params
+"""
+
+
+def test_a_method_of_one_s_own_is_searched_and_the_best_file_names_it(
+    tmp_path: Path, tiny_settings: SettingsFactory
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    experiment, folder = tmp_path / "tiny.yaml", tmp_path / "search"
+    experiment.write_text(tiny_settings(*QUICK, "comm_round=1").as_yaml())
+    method = f"{tmp_path / 'mine.py'}:Mine"
+    asked = ("--set", f"method={method}", "--range", "beta=0.1:0.9", "--trials", "1", "--output", folder)
+    result = call("search", "-c", experiment, *asked)
+    assert result.exit_code == 0, result.output
+    found = load_settings([experiment, folder / "best.yaml"]).dapper_args
+    assert found.method == method
+    assert 0.1 <= found.params["mine"]["beta"] <= 0.9

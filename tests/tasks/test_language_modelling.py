@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import Settings, TrainArgs, load_settings
+from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.methods.contract.step import Step
+from fedml_dapper.models.adopt import adopt
 from fedml_dapper.tasks import LanguageModelling, NextToken
 
 SettingsFactory = Callable[..., Settings]
@@ -187,3 +191,35 @@ def test_a_mask_that_is_wanted_and_not_given_is_one_line(texts: Callable[..., Se
 def test_a_method_that_goes_by_classes_is_refused(texts: Callable[..., Settings]) -> None:
     with pytest.raises(ConfigError, match="one class a sample"):
         build_experiment(texts("method=fpl"))
+
+
+def test_pieces_of_a_batch_count_by_their_tokens() -> None:
+    """Of two texts, one of six tokens that count and one of a single one."""
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(2, 6, 4, generator=generator)
+    targets = torch.tensor([[0, 1, 2, 3, 4, 0], [1, -100, -100, -100, -100, -100]])
+    task = LanguageModelling()
+    found = []
+    for pieces in (None, 1):
+        torch.manual_seed(1)
+        model = adopt(nn.Linear(4, 5), inputs)
+        args = TrainArgs(client_optimizer="sgd", learning_rate=0.5, momentum=0.0, micro_batch_size=pieces)
+        total = torch.zeros((), dtype=torch.float64)
+
+        def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+            return task.loss(model(batch.inputs), batch.targets)
+
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        Step(model, optimizer, total, loss, args, "fp32", None, None, task.weight, None)(Batch(inputs, targets))
+        found.append((total, *(parameter.detach().clone() for parameter in model.parameters())))
+    for whole, by_pieces in zip(*found, strict=True):
+        torch.testing.assert_close(by_pieces, whole)
+
+
+def test_networks_in_half_precision_have_sums_in_full() -> None:
+    outputs = torch.randn(1, 4096, 7, generator=torch.Generator().manual_seed(3)).mul(20)
+    targets = torch.zeros(1, 4096, dtype=torch.int64)
+    task = LanguageModelling()
+    full = task.sums(outputs.half().float(), targets)["loss"]
+    assert full > torch.finfo(torch.float16).max
+    torch.testing.assert_close(task.sums(outputs.half(), targets)["loss"], full)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import nan
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedml_dapper.capture import EAGER, Capture
 from fedml_dapper.config import Precision, TrainArgs
@@ -43,6 +43,8 @@ class ClientContext:
     on_step: StepListener = lambda done, total: None
     capture: Capture = EAGER
     """The way of taking steps."""
+    weigh: Callable[[Tensor], int | Tensor] = len
+    """:meth:`~fedml_dapper.tasks.Task.weight` of the task."""
 
 
 class LocalTraining:
@@ -100,7 +102,8 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         precision = self._client.precision
-        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
+        weigh = self._client.weigh
+        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, weigh, self._scaler)
         with self._client.capture.steps(step) as take:
             for together in (times - 1, 1):  # the last one by itself, as its loss is reported
                 total.zero_()

@@ -41,6 +41,8 @@ class Step:
     before_step: Callable[[], None] | None
     """Change of the gradients, before they are clipped."""
     after_step: Callable[[], None] | None
+    weigh: Callable[[Tensor], int | Tensor]
+    """What the loss of a batch with these targets is a mean over, a number of samples or of their parts."""
     scaler: torch.GradScaler | None
     """Scaling of the loss, which float16 needs."""
 
@@ -48,13 +50,21 @@ class Step:
         """Take the step, on all of ``batch`` at once or, with ``train_args.micro_batch_size``, piece by piece."""
         self.optimizer.zero_grad(set_to_none=True)
         for piece in batch.pieces(self.args.micro_batch_size or len(batch.targets)):
+            share = self._share(piece, batch)
             with part("forward/backward"):
-                value = self._take_gradients(piece, len(piece.targets) / len(batch.targets))
-            self.total.add_(value * len(piece.targets))
+                value = self._take_gradients(piece, share)
+            self.total.add_(value * share * len(batch.targets))
         with part("optimizer"):
             self._clip_and_step()
 
-    def _take_gradients(self, batch: Batch, share: float) -> Tensor:
+    def _share(self, piece: Batch, batch: Batch) -> float | Tensor:
+        """Share of the batch's loss that falls to one of its pieces; a GPU is not waited for."""
+        if len(piece.targets) == len(batch.targets):
+            return 1.0
+        whole = self.weigh(batch.targets)
+        return self.weigh(piece.targets) / (whole if isinstance(whole, int) else whole.clamp(min=1))
+
+    def _take_gradients(self, batch: Batch, share: float | Tensor) -> Tensor:
         """Add ``share`` of the gradients of the loss, term by term; returns its value."""
         device = self.total.device
         value = torch.zeros((), device=device)
