@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -24,6 +26,15 @@ def norm_tensors(model: nn.Module) -> frozenset[str]:
     for name in model.state_dict():
         layer_name, _, entry = name.rpartition(".")
         layer = model.get_submodule(layer_name)
-        if isinstance(layer, NORMS) or (isinstance(layer, StandardisedConv2d) and entry != "weight"):
+        if _is_norm(layer) or (isinstance(layer, StandardisedConv2d) and entry != "weight"):
             found.add(name)
     return frozenset(found)
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    """Whether ``layer`` is one of torch's norms, or one of another library, such as Llama's: by its name, and of vectors
+    alone."""
+    if isinstance(layer, NORMS):
+        return True
+    named_so = re.search("Norm(?!al)", type(layer).__name__) is not None and not any(layer.children())
+    return named_so and all(parameter.dim() == 1 for parameter in layer.parameters())
