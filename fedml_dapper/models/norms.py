@@ -32,8 +32,7 @@ def norm_tensors(model: nn.Module) -> frozenset[str]:
 
 
 def _is_norm(layer: nn.Module) -> bool:
-    """Whether ``layer`` is one of torch's norms, or one of another library, such as Llama's: by its name, and of vectors
-    alone."""
+    """Whether ``layer`` is one of torch's norms, or by its name one of another library, such as Llama's."""
     if isinstance(layer, NORMS):
         return True
     named_so = re.search("Norm(?!al)", type(layer).__name__) is not None and not any(layer.children())
