@@ -8,6 +8,7 @@ from matplotlib.patches import Patch
 from fedml_dapper.evaluation.spending import time_unit
 from fedml_dapper.evaluation.style import PALETTE, panel
 from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.federation.run_folder.records import ClientRecord, ClientSummary
 
 _EARLIER = "since an earlier round"
 _COLOURS = {
@@ -23,7 +24,8 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
     """Draw what every client at work did in one round, and how long it waited for the round to close."""
     assert record.clock is not None
     clock = record.clock
-    levels = {client.client: client for client in run.clients}
+    levels: dict[int, ClientSummary | ClientRecord] = {client.client: client for client in run.clients}
+    levels |= {client.client: client for client in record.clients}  # a rule may give others in each round
     rows: dict[int, tuple[str, dict[str, float]]] = {}
     for one in clock.clients:
         outcome = "" if one.outcome == "in time" else f", {one.outcome}"

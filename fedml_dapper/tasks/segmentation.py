@@ -63,8 +63,6 @@ class Segmentation(Task):
         hits = sums["hits"]
         unions = sums["truth"] + sums["predicted"] - hits
         seen = unions > 0
-        if not seen.any():
-            raise DataError("a test set has no pixel that counts; every one is train_args.task_arguments.ignore_index")
         return {
             MEAN_IOU.name: 100 * float((hits[seen] / unions[seen]).mean()),
             "pixel accuracy": 100 * float(hits.sum() / sums["truth"].sum()),

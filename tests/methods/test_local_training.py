@@ -143,7 +143,7 @@ def test_pieces_of_a_batch_share_what_its_step_draws(tiny_settings: SettingsFact
         found.append(simulate(build_experiment(settings))[0].state.weights)
     whole, in_pieces = found
     for name, tensor in whole.items():
-        torch.testing.assert_close(in_pieces[name], tensor, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(in_pieces[name], tensor, rtol=1e-3, atol=1e-4)  # draws not shared give 1e-2 and more
 
 
 def test_no_more_of_a_batch_than_a_piece_is_in_the_network_at_a_time(tiny_settings: SettingsFactory) -> None:

@@ -210,7 +210,7 @@ def test_pieces_of_a_batch_count_by_their_tokens() -> None:
             return task.loss(model(batch.inputs), batch.targets)
 
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
-        Step(model, optimizer, total, loss, args, "fp32", None, None, task.weight, None)(Batch(inputs, targets))
+        Step(model, optimizer, total, loss, args, "fp32", None, None, None, task.weight)(Batch(inputs, targets))
         found.append((total, *(parameter.detach().clone() for parameter in model.parameters())))
     for whole, by_pieces in zip(*found, strict=True):
         torch.testing.assert_close(by_pieces, whole)

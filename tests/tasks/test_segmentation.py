@@ -132,10 +132,3 @@ def test_a_model_must_fit_its_task(tiny_settings: Callable[..., Settings]) -> No
         segmentation("method=fedavg", "model=resnet10", "width=4")
     with pytest.raises(DataError, match=r"scans, train: targets do not fit task `segmentation`: .* shape \(B\), and"):
         build_experiment(tiny_settings("method=fedavg", "task=segmentation"))
-
-
-def test_masks_without_a_pixel_that_counts_are_named() -> None:
-    task = Segmentation()
-    sums = task.sums(torch.zeros(1, 3, 2, 2), torch.full((1, 2, 2), 255))
-    with pytest.raises(DataError, match="a test set has no pixel that counts"):
-        task.figures(sums)

@@ -103,7 +103,7 @@ class LocalTraining:
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         precision = self._client.precision
         weigh = self._client.weigh
-        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, weigh, self._scaler)
+        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler, weigh)
         with self._client.capture.steps(step) as take:
             for together in (times - 1, 1):  # the last one by itself, as its loss is reported
                 total.zero_()

@@ -41,10 +41,10 @@ class Step:
     before_step: Callable[[], None] | None
     """Change of the gradients, before they are clipped."""
     after_step: Callable[[], None] | None
-    weigh: Callable[[Tensor], int | Tensor]
-    """What the loss of a batch with these targets is a mean over, a number of samples or of their parts."""
     scaler: torch.GradScaler | None
     """Scaling of the loss, which float16 needs."""
+    weigh: Callable[[Tensor], int | Tensor] = len
+    """What the loss of a batch with these targets is a mean over, a number of samples or of their parts."""
 
     def __call__(self, batch: Batch) -> None:
         """Take the step, on all of ``batch`` at once or, with ``train_args.micro_batch_size``, piece by piece."""
