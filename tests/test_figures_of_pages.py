@@ -238,6 +238,13 @@ def lead_in_last_round(bench: str, one: str, other: str = "FedAvg") -> str:
     return with_interval(paired_difference(in_last_round(bench, one), in_last_round(bench, other)))
 
 
+def small_lead(label: str, sign: int = 1) -> tuple[str, str]:
+    """Points of a method beyond DapperFL in the small profile of Table 2, or of DapperFL beyond it; the interval."""
+    difference = entry(DRAWN, label)["difference"]
+    ends = sorted(sign * difference["interval"][end] for end in ("low", "high"))
+    return f"{sign * difference['mean']:.1f}", f"{ends[0]:.1f} to {ends[1]:.1f}"
+
+
 def behind_global(label: str) -> str:
     """Points that the weakest level's own model is behind the global one, on CIFAR-10."""
     weakest = named(CIFAR_BUDGETS, "devices", label)["sent"]["4"]["mean"]
@@ -352,6 +359,12 @@ def said() -> dict[str, list[str]]:
     return {
         "docs/reproduction.md": [
             f"The paper has DapperFL at {published('DapperFL')} % and FedAvg at {published('FedAvg')} %.",
+            "DapperFL is {} points behind FedAvg ({}) and {} behind DapperFL+ ({}),".format(
+                *small_lead(dense), *small_lead(PLUS)
+            ),
+            "not told from NeFL ({} behind, {}) and FedMP ({} ahead, {}), and {} ahead of FedDrop ({}).".format(
+                *small_lead("NeFL"), *small_lead("FedMP", -1), *small_lead("FedDrop", -1)
+            ),
             f"three seeds | {spread(DRAWN, dense)} | {spread(DRAWN, 'DapperFL')} | {spread(DRAWN, PLUS)} |",
             f"deals them, one seed | {of(LARGE, dense)} | {of(LARGE, 'DapperFL')} | {of(LARGE, PLUS)} |",
             f"the same on an H100 | {of(CARD, dense)} | {of(CARD, 'DapperFL')} | not finished |",
