@@ -23,9 +23,9 @@ _BATCH = 16
 def quantise(path: Path, input_names: Sequence[str], batches: Sequence[Inputs], to: Path) -> None:
     """Quantise the ONNX model in ``path``: int8 weights with a scale per channel, and int8 activations.
 
-    Weights take seven of the eight bits: processors without instructions for int8 (VNNI) add products of two in 16 bits,
-    which full ones overflow. Ranges of activations are those that occur for ``batches``. Transposed convolutions in groups stay in float32 where
-    they add a bias, for which onnxruntime takes the scales of one group as those of all.
+    Weights take seven of the eight bits: processors without instructions for int8 (VNNI) add products in 16 bits, which
+    full ones overflow. Ranges of activations are those that occur for ``batches``. Transposed convolutions in groups
+    stay in float32 where they add a bias, for which onnxruntime takes the scales of one group as those of all.
 
     Raises:
         ConfigError: onnxruntime cannot quantise the network.
