@@ -79,15 +79,14 @@ def axes_in_order(inputs: Inputs) -> Inputs:
 
     Also grey images that were permuted: of one channel torch calls any strides contiguous, and convolutions go by them.
     """
-    return mapped(inputs, lambda part: part.contiguous() if _tells_its_layout(part) else _in_order(part))
-
-
-def _tells_its_layout(part: Tensor) -> bool:
-    return part.dim() != 4 or part.shape[1] != 1
+    return mapped(inputs, _in_order)
 
 
 def _in_order(part: Tensor) -> Tensor:
-    return torch.empty(part.shape, dtype=part.dtype, device=part.device).copy_(part)
+    contiguous = part.contiguous()
+    if _is_image(part) and contiguous.stride(1) != part.shape[2] * part.shape[3]:
+        return contiguous.flatten().view(part.shape)
+    return contiguous
 
 
 def _is_image(part: Tensor) -> bool:

@@ -163,14 +163,6 @@ def megabytes(label: str) -> str:
     return f"{named(EXITS, 'cost', label)['bytes_up'] / 1e6:.2f}"
 
 
-def exits_lead(other: str, one: str = EXITS_OURS) -> str:
-    """Points of `dapperfl_exits`, or of ``one``, beyond another variant, over the seeds of both."""
-    lead = paired_difference(by_seed(EXITS, one), by_seed(EXITS, other))
-    assert lead is not None
-    assert lead.interval is not None
-    return f"{lead.mean:.1f} ({lead.interval.low:.1f} to {lead.interval.high:.1f})"
-
-
 def exits_on_digits() -> str:
     """Points of `dapperfl_exits` beyond `dapperfl_slim` on digits, over the seeds that are run."""
     lead = paired_difference(by_seed(EXITS_DIGITS, EXITS_OURS), by_seed(EXITS_DIGITS, "DapperFL-slim"))
@@ -245,16 +237,10 @@ def small_lead(label: str, sign: int = 1) -> tuple[str, str]:
     return f"{sign * difference['mean']:.1f}", f"{ends[0]:.1f} to {ends[1]:.1f}"
 
 
-def behind_global(label: str) -> str:
-    """Points that the weakest level's own model is behind the global one, on CIFAR-10."""
+def weakest_behind(label: str, other: str) -> str:
+    """Points that the weakest level's own model is behind the global one of ``other``, on CIFAR-10."""
     weakest = named(CIFAR_BUDGETS, "devices", label)["sent"]["4"]["mean"]
-    return f"{mean(CIFAR_BUDGETS, label) - weakest:.1f}"
-
-
-def behind_smallest(label: str) -> str:
-    """Points that the weakest level's own model is behind the smallest network for all, on CIFAR-10."""
-    weakest = named(CIFAR_BUDGETS, "devices", label)["sent"]["4"]["mean"]
-    return f"{mean(CIFAR_BUDGETS, SMALLEST) - weakest:.1f}"
+    return f"{mean(CIFAR_BUDGETS, other) - weakest:.1f}"
 
 
 def told_apart(bench: str, reference: str) -> dict[str, float]:
@@ -336,8 +322,9 @@ CLAIMS = (
     ("ProFL", "HeteroFL"),
     ("ProFL", "DepthFL"),
 )
-ALL_CLAIMS = (*CLAIMS, ("the strong alone", "HeteroFL"))
 """Methods with others that their papers have behind them."""
+ALL_CLAIMS = (*CLAIMS, ("the strong alone", "HeteroFL"))
+"""The same with the control that DepthFL's paper compares with."""
 MEMORY = "benchmarks/training_memory.csv"
 DIGITS = recorded("levels_on_digits/levels.csv", row="DapperFL, BatchNorm, rate 0.01 (digits_offline.yaml), as sent")
 WEAK = f"DapperFL reaches {float(DIGITS['level 1 (ratio 0)']):.0f} % globally"
@@ -450,12 +437,12 @@ def said() -> dict[str, list[str]]:
             f"strong alone | {spread(PACS, 'the strong alone')} | {gap('the strong alone')} | - | - |",
             *(exits_row(row["label"]) for row in summary(EXITS)["honest"]["rows"]),
             f"It is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`"
-            f" ({range_of(entry(EXITS, EXITS_OURS)['difference'])}), in every seed, and {exits_lead(dense)} ahead of"
+            f" ({range_of(entry(EXITS, EXITS_OURS)['difference'])}), in every seed, and {lead(EXITS, EXITS_OURS, dense)} ahead of"
             " FedAvg's full models.",
             f"Full models with DepthFL's exits have {of(EXITS, EXITS_FULL)}. A network of width 10 for all, a round of"
             f" which costs {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's, has {of(EXITS, EXITS_NARROW)} with the same"
             " exits.",
-            f"It is not told from `dapperfl_exits` ({exits_lead(EXITS_NARROW).replace(' (', ', ')}, sends"
+            f"It is not told from `dapperfl_exits` ({lead(EXITS, EXITS_OURS, EXITS_NARROW).replace(' (', ', ')}, sends"
             f" {megabytes(EXITS_NARROW)} MB a round in place of {megabytes(EXITS_OURS)},",
             f"which has {level(EXITS, EXITS_OURS, 4)}, where `dapperfl_slim`'s has"
             f" {level(EXITS, 'DapperFL-slim', 4)}.",
@@ -512,7 +499,7 @@ def said() -> dict[str, list[str]]:
         ],
         "docs/equal_cost.md": [
             f"one is, FedEcover, by {lead(CIFAR_BUDGETS, 'FedEcover', SMALLEST).replace(' (', ' points (')}.",
-            f"on CIFAR-10 {behind_smallest('FedEcover')} points behind the smallest network",
+            f"on CIFAR-10 {weakest_behind('FedEcover', SMALLEST)} points behind the smallest network",
             *(f"| {one} is ahead of {other} |{claimed(one, other)}" for one, other in CLAIMS),
             "| Leaving weak clients out is better than HeteroFL (DepthFL's paper) |"
             f"{claimed('the strong alone', 'HeteroFL')}",
@@ -544,8 +531,8 @@ def said() -> dict[str, list[str]]:
             f" round alone {lead_in_last_round(CIFAR_BUDGETS, EXITS_FULL).replace(' (', ' of FedAvg (')}.",
             f"{lead(CIFAR_BUDGETS, 'FedEcover', dense).replace(' (', ' points of FedAvg (')} and"
             f" {lead(CIFAR_BUDGETS, 'FedEcover', SMALLEST).replace(' (', ' of the smallest network (')}.",
-            f"own model is {behind_global('FedEcover')} points behind its global one, and"
-            f" {behind_smallest('FedEcover')} behind the smallest network.",
+            f"own model is {weakest_behind('FedEcover', 'FedEcover')} points behind its global one, and"
+            f" {weakest_behind('FedEcover', SMALLEST)} behind the smallest network.",
             f"level with FedAvg's full models ({lead(CIFAR_BUDGETS, SMALLEST, dense).replace(' (', ', ')}.",
             f"In the last round it is {lead_in_last_round(CIFAR_BUDGETS, 'ProFL').replace(' (', ' from FedAvg (')}.",
             f"costs {of_round('DepthFL', 1)} of FedAvg's with exits, and {of_round('DapperFL-slim', 1)} in"
@@ -553,10 +540,10 @@ def said() -> dict[str, list[str]]:
             *(budgets_row(bench, row["label"]) for bench in SUITES for row in summary(bench)["honest"]["rows"]),
             *(budgets_row(EXITS, row["label"]) for row in summary(EXITS)["honest"]["rows"]),
             f"is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`, in every seed, and"
-            f" {exits_lead(dense)} ahead of FedAvg.",
-            f"To full models with exits it is {exits_lead(EXITS_FULL)}, over the seeds of both.",
-            f"for {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's round, it is {exits_lead(EXITS_NARROW)}. That one is"
-            f" {exits_lead(dense, EXITS_NARROW)} ahead of FedAvg",
+            f" {lead(EXITS, EXITS_OURS, dense)} ahead of FedAvg.",
+            f"To full models with exits it is {lead(EXITS, EXITS_OURS, EXITS_FULL)}, over the seeds of both.",
+            f"for {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's round, it is {lead(EXITS, EXITS_OURS, EXITS_NARROW)}. That one is"
+            f" {lead(EXITS, EXITS_NARROW, dense)} ahead of FedAvg",
             f"{of(EXITS_DIGITS, EXITS_OURS)}, which is {exits_on_digits()} from `dapperfl_slim`'s on the same seeds,"
             f" and {level(EXITS_DIGITS, EXITS_OURS, 4)} at the weakest level, where `dapperfl_slim` has"
             f" {level(EXITS_DIGITS, 'DapperFL-slim', 4)}.",

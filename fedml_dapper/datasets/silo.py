@@ -12,10 +12,6 @@ from fedml_dapper.datasets.partition import FEWEST, too_few
 from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, find_recipe, load_suite
 from fedml_dapper.errors import ConfigError
 
-_UNUSED = (
-    "domain {domain}: {count} validation samples stay unused, as silos with data of their own choose no round by any"
-)
-
 
 def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
     """Load the suite with the silo's domain alone, from the silo's own folder.
@@ -76,8 +72,11 @@ def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> D
         raise too_few(client_id, domain.name, len(domain.train), "give the silo more")
     tests = TestSamples(domain.name, domain.test)
     client = ClientSamples(client_id, domain.name, domain.train, batch_size, seed)
-    notes = () if domain.validation is None else (_UNUSED.format(count=len(domain.validation), domain=domain.name),)
-    return Division((client,), (ClientTests(tests),), (), notes=notes)
+    unused = 0 if domain.validation is None else len(domain.validation)
+    note = (
+        f"domain {domain.name}: {unused} validation samples stay unused: silos with data of their own choose no round"
+    )
+    return Division((client,), (ClientTests(tests),), (), notes=(note,) if unused else ())
 
 
 def server_division(suite: Suite) -> Division:

@@ -161,11 +161,26 @@ class Conversation:
         return self._clients.memories.get(downlink.client_id, Memory())
 
     def _trained(self, downlink: Downlink, memory: Memory | None) -> Upload:
-        """Run the local update from the ``memory`` that came with the model; a silo's stays with the silo."""
-        if memory is None:
-            memory = self._rewind.memory_for(downlink.round, self._memory_of(downlink))
+        """Run the local update from the ``memory`` that came with the model; a silo's stays with the silo.
+
+        A round that diverges, whose upload the server refuses, leaves no trace in a silo's memory.
+        """
+        if memory is not None:
+            self._clients.memories[downlink.client_id] = memory
+            return self._train(downlink)
+        memory = self._rewind.memory_for(downlink.round, self._memory_of(downlink))
+        before = memory.snapshot()
         self._clients.memories[downlink.client_id] = memory
-        return self._train(downlink)
+        upload = self._train(downlink)
+        after = (*upload.weights.values(), *upload.extras.values(), *self._memory_of(downlink).tensors.values())
+        if is_finite(before.tensors.values()) and not is_finite(after):
+            self._clients.memories[downlink.client_id] = before
+            LOGGER.warning(
+                "client %d: round %d: training ended in NaN or infinity; what it remembers stays as it was",
+                downlink.client_id,
+                downlink.round,
+            )
+        return upload
 
     def _warn_if_not_finite(self, upload: Upload) -> None:
         """Warn that training diverged, before the server refuses the upload, with advice."""

@@ -50,8 +50,8 @@ def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
         if client is not None:
             tests[f"client {client}'s own"] = experiment.own_tests(client).test
     for_files = {name: as_pixels(test) for name, test in tests.items()}
-    _check_one_shape(run, tests)
-    compared = (_some(tests), _some(for_files)) if tests else random_inputs(run.origin)
+    example = run.method.problem.example
+    compared = (_some(tests, example), _some(for_files, example)) if tests else random_inputs(run.origin)
     return TestSets(tests, for_files, compared)
 
 
@@ -86,17 +86,17 @@ class _Running(nn.Module):
         return self._runtime(inputs)
 
 
-def _check_one_shape(run: FinishedRun, tests: Mapping[str, TestData]) -> None:
-    """Raise :class:`ConfigError` where inputs differ in shape, as texts of unequal length do: a file takes one."""
+def _some(tests: Mapping[str, TestData], example: Inputs) -> Inputs:
+    """Return the inputs of a few samples of each of ``tests``.
+
+    Raises:
+        ConfigError: They differ from ``example`` in shape, as texts of unequal length do; a file takes one shape.
+    """
     samples = [next(iter(spread(test, COMPARED))).inputs for test in tests.values()]
-    shapes = {str([list(part.shape[1:]) for part in tensors_of(one)]) for one in (run.method.problem.example, *samples)}
+    shapes = {str([list(part.shape[1:]) for part in tensors_of(one)]) for one in (example, *samples)}
     if len(shapes) > 1:
         raise ConfigError(
             f"inputs of this run differ in shape, {' and '.join(sorted(shapes)[:2])}, and an exported file takes one;"
             " let the function that loads the data pad or cut all of them to one length, and train again"
         )
-
-
-def _some(tests: Mapping[str, TestData]) -> Inputs:
-    """The inputs of a few samples of each of ``tests``."""
-    return joined([next(iter(spread(test, COMPARED))).inputs for test in tests.values()])
+    return joined(samples)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import nan
-
-from torch import Tensor
 
 from fedml_dapper.capture import EAGER, Capture, Captures, CudaGraphs
 from fedml_dapper.datasets import Batch, ClientData, TestData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.method_errors import method_blamed
-from fedml_dapper.federation.round.update_norm import is_finite
 from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.federation.scoring.trained_figures import TrainedFigures
 from fedml_dapper.federation.task_errors import task_blamed
@@ -37,7 +33,6 @@ from fedml_dapper.process.profiling import is_profiling
 from fedml_dapper.pruning import IDLE, clipped, disturbed, slim_tensors
 from fedml_dapper.randomness.seeding import Stream, seeded_layers, torch_generator
 
-LOGGER = logging.getLogger(__name__)
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
 
@@ -56,25 +51,7 @@ class ClientSide:
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
-        """Train one client on ``data``, starting from ``downlink``.
-
-        In a silo, whose upload of other than finite values is refused, such a round leaves no trace in its memory.
-        """
-        if self._experiment.settings.common_args.is_simulation:
-            return self._update(downlink, data)
-        before = self.memories.get(downlink.client_id, Memory()).snapshot()
-        upload = self._update(downlink, data)
-        after = self.memories[downlink.client_id]
-        if is_finite(before.tensors.values()) and not is_finite(_values(upload, after)):
-            self.memories[downlink.client_id] = before
-            LOGGER.warning(
-                "round %d: training ended in NaN or infinity; what client %d remembers stays as it was",
-                downlink.round,
-                downlink.client_id,
-            )
-        return upload
-
-    def _update(self, downlink: Downlink, data: ClientData) -> Upload:
+        """Train one client on ``data``, starting from ``downlink``."""
         client_id = downlink.client_id
         context = replace(
             self._context(downlink, data),
@@ -219,11 +196,6 @@ class ClientSide:
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **unchanged, **slim_tensors(whole, layout, plan)}
         return Downlink(upload.round, upload.client_id, weights, plan)
-
-
-def _values(upload: Upload, memory: Memory) -> list[Tensor]:
-    """Return all tensors that a round left with server and client."""
-    return [*upload.weights.values(), *upload.extras.values(), *memory.tensors.values()]
 
 
 def _capture_of(experiment: Experiment) -> Capture:

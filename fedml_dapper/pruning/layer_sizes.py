@@ -21,15 +21,15 @@ def match_attributes(module: nn.Module) -> None:
     Grouped convolutions and group norms are expected to have lost whole groups, and attention whole heads.
     """
     if is_parametrized(module):
-        with computed_as_in_evaluation(module):
+        with _as_in_evaluation(module):
             _match(module)
     else:
         _match(module)
 
 
 @contextmanager
-def computed_as_in_evaluation(module: nn.Module) -> Iterator[None]:
-    """Have a parametrized layer compute its weight without a trace: ``spectral_norm`` else goes a step on."""
+def _as_in_evaluation(module: nn.Module) -> Iterator[None]:
+    """Have a parametrized layer compute its weight without a trace; ``spectral_norm`` goes a step on in training."""
     modes = {part: part.training for part in module.modules()}
     for part in modes:
         part.training = False

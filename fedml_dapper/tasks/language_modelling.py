@@ -35,10 +35,10 @@ class LanguageModelling(Task):
         self._ignored = ignore_index
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self._summed(outputs, targets) / self._counted(targets).clamp(min=1)
+        return self._summed(outputs, targets) / self.weight(targets).clamp(min=1)
 
     def weight(self, targets: Tensor) -> Tensor:
-        return self._counted(targets)
+        return (targets != self._ignored).sum()
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return summed loss, tokens that count, and how many of them are the likeliest."""
@@ -47,7 +47,7 @@ class LanguageModelling(Task):
         counts = targets != self._ignored
         return {
             "loss": loss,
-            "tokens": self._counted(targets),
+            "tokens": self.weight(targets),
             "hits": (hits & counts).sum(),
         }
 
@@ -99,9 +99,6 @@ class LanguageModelling(Task):
                 " for each position"
             )
         return cross_entropy(outputs.transpose(1, 2), targets, reduction="sum", ignored=self._ignored)
-
-    def _counted(self, targets: Tensor) -> Tensor:
-        return (targets != self._ignored).sum()
 
 
 class NextToken(LanguageModelling):

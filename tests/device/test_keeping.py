@@ -20,6 +20,7 @@ from fedml_dapper.device.keeping import ANSWER_NAME, MEMORY_NAME, DeviceFolder
 from fedml_dapper.device.offline import predict_offline
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Server, build_experiment, simulate
+from fedml_dapper.federation.round.update_norm import is_finite
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.pruning import DENSE
@@ -251,3 +252,25 @@ def test_a_small_answer_is_not_kept(experiment: Experiment, tmp_path: Path) -> N
     asked(experiment, tmp_path, model, line := Line(), trains)
     assert len(line.uploads[0].get(say.MODEL)) < keeping.WHOLE_BYTES
     assert not (tmp_path / ANSWER_NAME).exists()
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedbn", "moon", "ditto", "fedper", "feddyn", "fedavg"])
+def test_a_round_that_diverges_leaves_no_trace_in_what_is_remembered(
+    tiny_settings: Callable[..., Settings], tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    personal = "personal_layers=norms" if method == "fedavg" else "personal_layers=none"
+    experiment = build_experiment(tiny_settings(f"method={method}", personal))
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
+    sound = Server(experiment).downlink(0)
+    ruined = {name: w * 1e30 if w.is_floating_point() else w for name, w in sound.weights.items()}
+    before = asked(experiment, tmp_path, codec.encode(sound), Line(), trains)
+    assert is_finite(before.tensors.values())
+    after = asked(experiment, tmp_path, codec.encode(replace(sound, round=2, weights=ruined)), Line(), trains)
+    assert after.values == before.values
+    assert after.tensors.keys() == before.tensors.keys()
+    assert all(tensor.equal(before.tensors[name]) for name, tensor in after.tensors.items())
+    assert "client 0: round 2: training ended in NaN or infinity; what it remembers stays as it was" in caplog.text
+    again = Line()
+    assert is_finite(asked(experiment, tmp_path, codec.encode(replace(sound, round=3)), again, trains).tensors.values())
+    [upload] = again.uploads
+    assert is_finite(codec.decode(upload.get(say.MODEL))[0].weights.values())

@@ -194,7 +194,7 @@ def test_a_method_that_goes_by_classes_is_refused(texts: Callable[..., Settings]
 
 
 def test_pieces_of_a_batch_count_by_their_tokens() -> None:
-    """Of two texts, one of six tokens that count and one of a single one."""
+    """One text has six tokens that count, the other one; each piece is a text."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(2, 6, 4, generator=generator)
     targets = torch.tensor([[0, 1, 2, 3, 4, 0], [1, -100, -100, -100, -100, -100]])

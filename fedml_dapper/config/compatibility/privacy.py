@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedml_dapper.config.settings import Settings
 
 _WHERE = "dapper_args.privacy.where"
+_BY_SERVER = chosen(_WHERE, "server")
 _BY_CLIENTS = chosen(_WHERE, "client")
 _TOGETHER = chosen(_WHERE, "distributed")
 _COLLUDING = Feature(
@@ -66,6 +67,10 @@ def _sizes(settings: Settings) -> dict[str, float]:
     noise = _noise(settings)
     sizes = {} if noise is None else {key: getattr(noise, key) for key in ("noise_multiplier", "target_epsilon")}
     return {key: size for key, size in sizes.items() if size is not None}
+
+
+def _over_selection(settings: Settings) -> float:
+    return (settings.dapper_args.check_in or CheckInArgs()).over_selection
 
 
 def _fewest_holders(settings: Settings) -> int:
@@ -113,13 +118,13 @@ _MORE_THAN_HALF = Feature(
 _HOLDERS = Feature("dapper_args.privacy.secure_aggregation.min_holders", SECURE_SUMS.is_on, _fewest_holders)
 _SUMS_OF_SILOS = Feature(f"{SECURE_SUMS.label} across silos", lambda s: SECURE_SUMS.is_on(s) and CROSS_SILO.is_on(s))
 _BY_SERVER_OF_DEVICES = Feature(
-    f"{_WHERE}: server with {CROSS_DEVICE.label}",
-    lambda s: _NOISE.is_on(s) and chosen(_WHERE, "server").is_on(s) and CROSS_DEVICE.is_on(s),
+    f"{_BY_SERVER.label} with {CROSS_DEVICE.label}",
+    lambda s: _NOISE.is_on(s) and _BY_SERVER.is_on(s) and CROSS_DEVICE.is_on(s),
 )
 _OVER_SELECTION = Feature(
     "dapper_args.check_in.over_selection above 1",
-    lambda s: (s.dapper_args.check_in or CheckInArgs()).over_selection > 1,
-    lambda s: f"it is {(s.dapper_args.check_in or CheckInArgs()).over_selection:g}",
+    lambda s: _over_selection(s) > 1,
+    lambda s: f"it is {_over_selection(s):g}",
 )
 _FEWEST_ABOVE_ONE = Feature(
     "dapper_args.min_clients_per_round above 1",

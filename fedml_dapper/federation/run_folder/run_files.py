@@ -92,7 +92,9 @@ class RunFiles(RunObserver):
             return kept
         with written_whole(self._account) as file:  # before the ledger is cut, for a process that ends before a round
             file.write_text(spent.model_dump_json())
-        return [*kept[:-1], *(last.model_copy(update={"privacy": spent}) for last in kept[-1:])]
+        if kept:
+            kept[-1] = kept[-1].model_copy(update={"privacy": spent})
+        return kept
 
     def _spent_before(self, rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
         """Return all that was spent so far, also in rounds that no ledger holds any more."""

@@ -7,8 +7,8 @@ similarity. Statistics behind the extractor stay with the client.
 
 Where sources differ: the shortcut past the DSE and the missing activation in front of it are the public code's, which
 its published settings belong to (``shortcut``, ``dse_act``); L_Con is the paper's Eq. 4-7; a group of parameters that
-moves together is a layer, as in the text, not a tensor (``granularity``). BatchNorm's counter grows by all clients'
-batches of the round. In residual networks, which the paper does not treat, all convolutions are split, shortcuts too.
+moves together is a layer, as in the text, not a tensor (``granularity``). Of BatchNorm's counters the largest that a
+client sent stays. In residual networks, which the paper does not treat, all convolutions are split, shortcuts too.
 A domain that nobody trained on starts from the mean of all clients' erasers; how long and how fast it then adapts is
 not published (``adapt_epochs``, ``adapt_learning_rate``), and it adapts to its training images only. The statistics
 behind its extractors are measured on these, adapted or not: the server has none. That leaves L_Con next to nothing to

@@ -128,21 +128,19 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         """Names of the layers to elect from, in the order of the forward pass; the last one is the model's last.
 
         A layer whose weights another module uses without calling it, as torch's attention does, has no activations
-        to vote by.
+        to vote by; one that is frozen is the same on all clients.
         """
         model = self.problem.backbone
         example = self.problem.example
         kinds = linear_layers(model, example)
         if self.params.candidates == "all":
             kinds |= {name for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
-        called = called_layers(model, example)
-        return tuple(layer.name for layer in self._layers if layer.name in kinds & called and self._learns(layer.name))
+        seen = kinds & called_layers(model, example)
+        return tuple(
+            layer.name for layer in self._layers if layer.name in seen and self._trained_parameters(layer.name)
+        )
 
-    def _learns(self, layer: str) -> bool:
-        """Whether clients train parameters of the layer itself, so that their layers differ."""
-        return bool(self._parameters(layer))
-
-    def _parameters(self, layer: str) -> list[str]:
+    def _trained_parameters(self, layer: str) -> list[str]:
         """Names of the layer's parameters that are trained."""
         names = (f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters())
         return [name for name in names if not self.problem.layout.tensors[name].frozen]
@@ -231,7 +229,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         layer = self.candidates[self._elected(server)]
         only_last = self.params.scope == "round"
         members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
-        parameters = self._parameters(layer)
+        parameters = self._trained_parameters(layer)
         vectors = [torch.cat([models.tensor(j, name).flatten() for name in parameters]) for j in members]
         similarities = similarity(torch.stack(vectors), members.index(client_id))
         return dict(zip(members, similarities.tolist(), strict=True))

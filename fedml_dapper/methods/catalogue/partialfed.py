@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from typing import Literal
 
 import torch
@@ -87,10 +87,10 @@ class PartialFed(Method[PartialFedParams]):
                 f"dapper_args.params.partialfed.local: {problem.backbone.label} has no {' and no '.join(params.local)},"
                 " so that clients would keep nothing; name other kinds of layers, or none, which is fedavg"
             )
-        if params.strategy == "fix":
-            check_untied(self.name, problem, {tensor for layer in self.candidates for tensor in layer.tensors})
-        for layer in self.candidates if params.strategy == "adaptive" else ():  # each is kept or loaded by itself
-            check_untied(self.name, problem, layer.tensors)
+        by_layer = [layer.tensors for layer in self.candidates]
+        together = [tuple(chain.from_iterable(by_layer))]
+        for apart in by_layer if params.strategy == "adaptive" else together:
+            check_untied(self.name, problem, apart)
 
     @cached_property
     def candidates(self) -> list[Layer]:
