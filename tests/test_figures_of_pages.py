@@ -437,8 +437,8 @@ def said() -> dict[str, list[str]]:
             f"strong alone | {spread(PACS, 'the strong alone')} | {gap('the strong alone')} | - | - |",
             *(exits_row(row["label"]) for row in summary(EXITS)["honest"]["rows"]),
             f"It is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`"
-            f" ({range_of(entry(EXITS, EXITS_OURS)['difference'])}), in every seed, and {lead(EXITS, EXITS_OURS, dense)} ahead of"
-            " FedAvg's full models.",
+            f" ({range_of(entry(EXITS, EXITS_OURS)['difference'])}), in every seed, and"
+            f" {lead(EXITS, EXITS_OURS, dense)} ahead of FedAvg's full models.",
             f"Full models with DepthFL's exits have {of(EXITS, EXITS_FULL)}. A network of width 10 for all, a round of"
             f" which costs {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's, has {of(EXITS, EXITS_NARROW)} with the same"
             " exits.",
@@ -542,8 +542,8 @@ def said() -> dict[str, list[str]]:
             f"is {apart(EXITS, EXITS_OURS, 'DapperFL-slim')} points ahead of `dapperfl_slim`, in every seed, and"
             f" {lead(EXITS, EXITS_OURS, dense)} ahead of FedAvg.",
             f"To full models with exits it is {lead(EXITS, EXITS_OURS, EXITS_FULL)}, over the seeds of both.",
-            f"for {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's round, it is {lead(EXITS, EXITS_OURS, EXITS_NARROW)}. That one is"
-            f" {lead(EXITS, EXITS_NARROW, dense)} ahead of FedAvg",
+            f"for {of_round(EXITS_NARROW, 1, EXITS)} of FedAvg's round, it is {lead(EXITS, EXITS_OURS, EXITS_NARROW)}."
+            f" That one is {lead(EXITS, EXITS_NARROW, dense)} ahead of FedAvg",
             f"{of(EXITS_DIGITS, EXITS_OURS)}, which is {exits_on_digits()} from `dapperfl_slim`'s on the same seeds,"
             f" and {level(EXITS_DIGITS, EXITS_OURS, 4)} at the weakest level, where `dapperfl_slim` has"
             f" {level(EXITS_DIGITS, 'DapperFL-slim', 4)}.",
