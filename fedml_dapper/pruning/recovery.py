@@ -31,8 +31,8 @@ from fedml_dapper.pruning.slim import KeptIndices, common_device
 from fedml_dapper.pruning.waiting_uploads import spread
 from fedml_dapper.randomness.chacha20 import Noise
 
-_WORTH_THREADS = 2**20
-"""Entries of a model on the CPU from which on starting threads is worth it."""
+_LARGE = 2**20
+"""Entries on the CPU from which on a model is large: threads pay, and memory costs more than calls."""
 _NOBODY = torch.iinfo(torch.int64).min
 """Maximum over nobody."""
 
@@ -74,7 +74,8 @@ class RecoveringMean:
         }
         self._total = 0.0
         self._holds = False
-        self._is_on_gpu = any(tensor.is_cuda for tensor in previous.values())
+        on_cpu = sum(tensor.numel() for tensor in previous.values() if tensor.device.type == "cpu")
+        self._is_large = on_cpu >= _LARGE
 
     def hold(self) -> None:
         """Keep uploads that are added from now on until :meth:`fold`, so that several are folded in one pass.
@@ -113,7 +114,7 @@ class RecoveringMean:
         """Add all uploads that wait to the sums."""
         waiting = self._waiting
         self._waiting = []
-        if self._is_on_gpu:
+        if not self._is_large:
             for sent in waiting:
                 add_to_each([(self._sums[name], each) for name, each in sent.items()])
             return
@@ -126,11 +127,11 @@ class RecoveringMean:
             self._largest.update(zip(counts, largest, strict=True))
 
     def _do(self, pieces: Iterator[Piece]) -> None:
-        if sum(tensor.numel() for tensor in self._previous.values() if tensor.device.type == "cpu") < _WORTH_THREADS:
+        if self._is_large:
+            do_side_by_side(pieces)
+        else:
             for piece in pieces:
                 piece()
-        else:
-            do_side_by_side(pieces)
 
     def partial(self) -> PartialSum:
         """Return the sums of what was added so far, for :meth:`merge`; tensors are shared, not copied."""
@@ -168,7 +169,7 @@ class RecoveringMean:
         """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
-        if self._is_on_gpu:
+        if not self._is_large:
             self.fold()  # in few calls, where a pass by tensors would take one for each
         means: dict[str, Tensor] = {}
         self._do(self._averaging(means))

@@ -158,7 +158,7 @@ class RunningSum:
 
 
 def add_to_each(sent: Sequence[tuple[RunningSum, Sent]]) -> None:
-    """Add to each sum what one client sent of it; what is whole in few calls, which is fast on a GPU."""
+    """Add to each sum what one client sent of it; what is whole in few calls, which cost more than small tensors do."""
     whole = [(total, each) for total, each in sent if not each.kept]
     for total, each in sent:
         if each.kept:

@@ -35,6 +35,8 @@ class KeptIndices:
 
     def of(self, spec: TensorSpec) -> dict[int, Tensor]:
         """Return axis -> kept entries, sorted, for the axes of a tensor that the plan cuts."""
+        if not self._plan.kept:
+            return {}
         cut: dict[int, tuple[Axis, ...]] = {}
         for axis in spec.axes:
             if axis.group in self._plan.kept:
@@ -118,6 +120,8 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
             for name, tensor in held.items():
                 if tensor is not None:
                     _put(module, held, name, replaced[id(tensor)])
+        if not plan.kept:
+            continue  # sizes are what they were
         known = layout.linear_maps.get(module_name)
         if known is not None:
             _fit(module, known, layout.tensors[f"{prefix}{known.matrix}"], kept)

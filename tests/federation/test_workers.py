@@ -363,6 +363,8 @@ def test_tensors_travel_as_they_lie_and_the_global_model_not_at_all() -> None:
     assert_same_tensors({**weights, **extras}, {**found.upload.weights, **found.upload.extras})
     for name, tensor in {**weights, **extras}.items():
         assert tensor.stride() == {**found.upload.weights, **found.upload.extras}[name].stride()
+    # what a server keeps of an upload does not keep the message
+    assert found.upload.extras["half"].untyped_storage().nbytes() == extras["half"].nbytes
     weights["a"] = weights["a"] + 1
     model.show(weights)
     assert torch.equal(found.upload.weights["a"], weights["a"])  # it is the shown one

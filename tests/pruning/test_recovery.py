@@ -169,7 +169,7 @@ def test_what_waits_together_comes_to_the_same_bit_for_bit(
         one_by_one.add(*uploads[-1])
     expected = one_by_one.result()
     monkeypatch.setattr(running_sum, "_BLOCK_ENTRIES", 1000)  # so that a tensor is many blocks
-    monkeypatch.setattr(recovering, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(recovering, "_LARGE", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def fetched(flags: Sequence[Tensor]) -> list[bool]:
-    """Return the values of ``flags``, bool of shape (), waiting once for those of one device."""
-    found: dict[int, bool] = {}
-    for device in {flag.device for flag in flags}:
-        places = [place for place, flag in enumerate(flags) if flag.device == device]
-        values: list[bool] = torch.stack([flags[place] for place in places]).tolist()
-        found.update(zip(places, values, strict=True))
-    return [found[place] for place in range(len(flags))]
+def fetched(values: Sequence[Tensor]) -> list[float]:
+    """Return ``values``, numbers or flags of shape (), waiting once for those of one device and dtype."""
+    places: defaultdict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
+    for place, value in enumerate(values):
+        places[value.device, value.dtype].append(place)
+    found: dict[int, float] = {}
+    for alike in places.values():
+        found.update(zip(alike, torch.stack([values[place] for place in alike]).tolist(), strict=True))
+    return [found[place] for place in range(len(values))]
