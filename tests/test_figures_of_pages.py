@@ -482,6 +482,8 @@ def said() -> dict[str, list[str]]:
             f"takes {of_peer('peers_small', 'pfl-research')} of pfl-research's time with small clients and"
             f" {of_peer('peers_large', 'pfl-research')} with larger ones, {of_peer('peers_small', 'Flower')} and"
             f" {of_peer('peers_large', 'Flower')} of Flower's",
+            f"took {of_peer('peers_small_slower', 'Flower')} and {of_peer('peers_small_slower_flower', 'Flower')} of"
+            " Flower's time",
             f"clients take {timed('peers_small_loaded', 's', 1, simulator='ours')} s here and"
             f" {timed('peers_small_loaded', 's', 1, simulator='pfl-research')} s under pfl-research.",
         ],
