@@ -23,6 +23,7 @@ from fedml_dapper.methods.parts.block_steps import Step
 from fedml_dapper.methods.parts.stand_ins import distance
 from fedml_dapper.models import example_image
 from fedml_dapper.models.resnet import ResNet
+from fedml_dapper.pruning import DENSE, count_macs, count_parameters, trace_layout
 
 from ..federation.interruptions import resumed, run_until
 from .own_clients import at_start
@@ -341,6 +342,11 @@ def test_the_global_model_is_the_step_s_and_in_the_end_the_full_network() -> Non
         assert model(images).shape == (2, 10)
     whole = method.problem.backbone.eval()
     assert torch.equal(method.global_model(in_step(method, "growing 4")).eval()(images), whole(images))
+
+
+def test_the_whole_network_is_counted_without_stand_ins_as_a_model_card_says_it() -> None:
+    layout = trace_layout(ResNet([1, 1, 1, 1], 4, 10), example_image(16), "internal")
+    assert profl().model_size(DENSE) == (count_parameters(layout, {}), count_macs(layout, {}))
 
 
 def test_stand_ins_learn_what_their_blocks_do(tiny_settings: SettingsFactory) -> None:

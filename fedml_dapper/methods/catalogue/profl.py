@@ -222,9 +222,8 @@ class ProFL(Method[ProFLParams]):
     # What a round costs
 
     def model_size(self, plan: PruningPlan) -> tuple[int, int]:
-        step = self.blocks.step_of(plan)
-        if step is None:
-            return super().model_size(plan)
+        """As in every method; the whole network is that of the last step, as nobody runs it with all stand-ins."""
+        step = self.blocks.step_of(plan) or self.steps[-1]
         layout = self._layout(step)
         return count_parameters(layout, {}), count_macs(layout, {}) + self._teaching_macs(step)
 
