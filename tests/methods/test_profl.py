@@ -23,7 +23,8 @@ from fedml_dapper.methods.parts.block_steps import Step
 from fedml_dapper.methods.parts.stand_ins import distance
 from fedml_dapper.models import example_image
 from fedml_dapper.models.resnet import ResNet
-from fedml_dapper.pruning import DENSE, count_macs, count_parameters, trace_layout
+from fedml_dapper.pruning import DENSE, trace_layout
+from fedml_dapper.pruning.footprint import count_macs, count_parameters
 
 from ..federation.interruptions import resumed, run_until
 from .own_clients import at_start
