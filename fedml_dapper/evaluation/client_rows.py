@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fedml_dapper.evaluation.summary import RunSummary
 from fedml_dapper.federation import RunRecord
-from fedml_dapper.federation.run_folder.records import ClientSummary
+from fedml_dapper.federation.run_folder.records import ClientSummary, RoundRecord
 
 MOST_ROWS = 100
 """Most clients that get a row each; with more, those of one domain and level share a row."""
@@ -59,6 +59,13 @@ def client_rows(run: RunRecord, summary: RunSummary) -> list[ClientRow]:
             )
         )
     return rows if len(run.clients) <= MOST_ROWS else sorted(rows, key=lambda row: (row.domain, row.level))
+
+
+def levels_changed(run: RunRecord, rounds: Sequence[RoundRecord]) -> bool:
+    """Return whether a client trained at another level than its row says, as a rule of the user's can have it."""
+    levels = {client.client: client.level for client in run.clients}
+    trained = (client for record in rounds for client in record.clients)
+    return any(client.level != levels.get(client.client, client.level) for client in trained)
 
 
 def _by_client(clients: Sequence[int], figures: Sequence[float | None]) -> dict[int, float | None]:

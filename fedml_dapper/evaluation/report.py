@@ -17,7 +17,7 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import clock_figures, figures
 from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.chart import inline_svg
-from fedml_dapper.evaluation.client_rows import client_rows
+from fedml_dapper.evaluation.client_rows import client_rows, levels_changed
 from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.last_model import MOST_SAMPLES, LastModel, look_at_last_model
@@ -103,6 +103,7 @@ def write_report(
             without_change=[record for record in rounds if record.rolled_back is not None],
             others=_other_figures(rounds),
             clients=client_rows(run, summary),
+            levels_changed=levels_changed(run, rounds),
             planned_rounds=_setting(run, "train_args", "comm_round"),
             seed=_setting(run, "common_args", "random_seed"),
             is_subset="(subset)" in run.suite,

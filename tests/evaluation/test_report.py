@@ -180,6 +180,14 @@ def test_rounds_without_any_upload_are_counted(make_run, make_round, write):
     assert "without any upload" not in write(make_run(), rounds[:1])
 
 
+def test_levels_that_a_rule_changed_are_said_to_be_the_first_round_s(make_run, make_round, write):
+    first, later = make_round(1, 40, 50), make_round(2, 90, 40)
+    said = "Levels changed during the run"
+    assert said not in write(make_run(), [first, later])
+    moved = (later.clients[0].model_copy(update={"level": later.clients[0].level + 1}), *later.clients[1:])
+    assert said in write(make_run(), [first, later.model_copy(update={"clients": moved})])
+
+
 def test_labels_are_escaped(make_run, make_round, write):
     evil = "<script>alert('x')</script>"
     run = make_run(suite=evil, method=evil, notes=(evil,), settings={"data_args": {"dataset": evil}})
